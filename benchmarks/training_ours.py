@@ -18,7 +18,7 @@ from train.reward import Ranking, scorer
 from train.rl.grpo import grpo
 from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
-from train.rl.sampling import Responses, draw_of, respond
+from train.rl.sampling import Responses, respond, sampling_settings
 from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Groups
 from train.stage import Stage
@@ -113,7 +113,7 @@ def _grpo(work: Work) -> Ready:
 def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
     train = work.experiment.train
     model = SharedBase(load_base(train), work.folder / SFT, reward)
-    draw = draw_of(work.experiment, work.case.stage, load_tokenizer(train), work.prompts)
+    draw = sampling_settings(work.experiment, work.case.stage, load_tokenizer(train), work.prompts)
     draw = draw._replace(at_once=work.case.rows)
     # No token ends a turn, so every response has the maximum length.
     return model, draw._replace(eos_id=model.vocabulary)
@@ -121,7 +121,7 @@ def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
 
 def _ready(model: SharedBase, updates: Callable[[Laps], Iterator[object]]) -> Ready:
     def take(laps: Laps) -> list[float]:
-        setattr(model, "settle_attention", laps.timed("check", model.settle_attention))  # noqa: B010
+        setattr(model, "choose_attention", laps.timed("check", model.choose_attention))  # noqa: B010
         laps.begin()
         for _ in updates(laps):
             laps.end()

@@ -108,7 +108,7 @@ def _load(config: Path, overrides: list[str], single_process: str = "") -> Itera
 
     from . import processes
 
-    with processes.joined():
+    with processes.process_group():
         if single_process:
             processes.require_one(single_process)
         loaded = load_configs(config, overrides)

@@ -13,16 +13,15 @@ import torch
 
 from retroformer.environments.extras import Demonstration
 from retroformer.environments.registry import extras
-from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.progress import line
 
 from . import processes
 from .base import load_tokenizer, trainable
 from .data.rows import Row, Rows, write_rows
-from .data.samples import IGNORED, order_of_training, require_length
+from .data.samples import IGNORED, order_of_training
 from .imitation import adapted
-from .plan.estimate import require_room
+from .preflight import preflight
 from .stage import Meter, Stage, publish
 from .stage_kinds import ACTOR_ROWS
 from .trainer import run_trainer
@@ -47,13 +46,11 @@ def scripted_play(experiment: Experiment, count: int = DEMONSTRATIONS) -> list[D
     """Play `count` games of the environment's split.
 
     Raises:
-        ConfigError: the environment has no scripted play.
         MissingInput: the environment's data are missing.
     """
     section = experiment.environment
     play = extras(section).demonstrations
-    if play is None:
-        raise ConfigError(f"There is no scripted play for {section.name}: set environment.name to another environment.")
+    assert play is not None, "the preflight refuses other environments"
     demonstrations = list[Demonstration]()
     with line("demonstrations", count, 0, console=processes.screen()) as progress:
         played = play(section, count, MOST_ACTIONS, experiment.seed, experiment.train.actor.wording)
@@ -64,19 +61,14 @@ def scripted_play(experiment: Experiment, count: int = DEMONSTRATIONS) -> list[D
 
 
 def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
-    """Train on the demonstrations, and publish the adapter in bf16, the dtype in which it is served.
-
-    Raises:
-        ConfigError: a demonstration is longer than train.max_length.
-    """
+    """Train on the demonstrations, and publish the adapter in bf16, the dtype in which it is served."""
     meter, train = Meter(), stage.experiment.train
     tokenizer = load_tokenizer(train)
     texts = (labelled_text(tokenizer, demonstration) for demonstration in demonstrations)
     columns = ({"input_ids": text.ids, "labels": text.labels} for text in texts)
     rows = write_rows(columns, ("input_ids", "labels"), stage.experiment.folder)
     lengths = rows.lengths("input_ids")
-    require_length(lengths, train.max_length, "samples")
-    require_room(stage, max(lengths, default=0))
+    preflight(stage, "samples", lengths, max(lengths, default=0), {})
     order = order_of_training(lengths, BATCH_SIZE, 1, stage.experiment.seed)
     trainer = _trainer(stage, rows, order)
     progress = run_trainer(trainer, stage)

@@ -9,16 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import ConfigError
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.models import base_dtype, loading
-from retroformer.models.adapter_fit import layer_of, require_fit
+from retroformer.models.adapter_fit import layer_of
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.quantization import guard_bnb_cpu, nf4
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
-from .integrity.finite import require_finite
-from .integrity.model_files import WEIGHTS, require_sound_adapter
+from .integrity import require_finite
 from .shared_prompt.attention import SPLIT, register_split_attention
 
 CPU = torch.device("cpu")
@@ -204,16 +202,10 @@ def save_one_adapter(model: Any, name: str, folder: Path) -> None:
     (folder / name).rmdir()
 
 
-def load_adapter(base: Any, folder: Path, lora: Lora, name: str = "default") -> Any:
-    """Put the adapter in `folder` on `base` under this name, ready to be trained further.
-
-    Raises:
-        ConfigError: the adapter's shape is not that of train.lora, or it does not fit the base.
-    """
+def load_adapter(base: Any, folder: Path, name: str = "default") -> Any:
+    """Put the adapter in `folder` on `base` under this name, ready to be trained further."""
     from peft import PeftModel
 
-    require_same_shape(base, folder, lora)
-    require_fit(base, folder)
     return PeftModel.from_pretrained(base, str(folder), name, is_trainable=True)
 
 
@@ -233,18 +225,3 @@ def require_same_shape(base: Any, folder: Path, lora: Lora) -> None:
             f"The adapter at {folder} has rank, alpha, targets and layers {shape}, but train.lora asks for {wanted}: "
             f"run `retroformer train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
         )
-
-
-def require_adapter(folder: Path) -> Path:
-    """Check the adapter of a stage in `folder`, and return `folder`.
-
-    Raises:
-        MissingInput: there is no adapter.
-        DamagedFile, NotFinite, ProvenanceError: its files have changed since the stage wrote them, or hold NaN.
-    """
-    if not (folder / WEIGHTS).is_file():
-        stage = folder.name.partition("-")[0]
-        raise MissingInput(f"No adapter at {folder}: run `retroformer train {stage} EXPERIMENT.yaml` first.")
-    metrics = read_metrics(folder) if (folder / METRICS).is_file() else StageMetrics()
-    require_sound_adapter(folder, metrics)
-    return folder

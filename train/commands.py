@@ -3,26 +3,24 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
-from retroformer.environments.registry import extras
-from retroformer.errors import ConfigError
 from retroformer.experiment.adapters import model_folder, newest_of
 from retroformer.experiment.conditions import STORED
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
+from retroformer.experiment.parts import LoadedConfig, chosen_tasks
 from retroformer.files.cache import held_lock
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import preemption, processes
-from .base import load_tokenizer, require_adapter
+from .adapter import Adapter, require_adapter
+from .base import load_tokenizer
 from .data import inputs
 from .data.samples import Advice, Prompt, samples
+from .preflight import check_config
 from .stage import Stage, finished, make_stage
-from .stage_kinds import STAGES
 
 _TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
 """Stages whose texts or pairs the ratings choose."""
@@ -34,21 +32,9 @@ def train(name: str, configs: Sequence[LoadedConfig]) -> str:
     Args:
         name: the stage.
         configs: the config, or all domains of a config that has some. They train one reflector.
-
-    Raises:
-        ConfigError: the stage trains an actor and the config has domains, or one of several domains is chosen.
     """
+    check_config(name, configs)
     config = configs[0]
-    if config.experiment.domains and STAGES[name].trains_actor:
-        raise ConfigError(
-            f"`train {name}` trains an actor, which plays one environment, and {config.path} has domains: train it "
-            "with a config of its own, and serve it with serve.adapters."
-        )
-    if len(configs) < len(config.experiment.domains):
-        raise ConfigError(
-            f"`train {name}` trains one reflector on the facts of all domains: leave domain={config.experiment.domain} "
-            "out."
-        )
     if name == "grpo":
         # Live returns start a server for the config, from its path and overrides.
         return grpo(config)
@@ -73,17 +59,16 @@ def warm(experiment: Experiment) -> str:
     """Imitate all advice that was written by rule, with a fresh adapter."""
     texts = inputs.written_advice(experiment)
     stage = make_stage("warm", experiment, _plain(texts), {}, inputs.written_tasks(experiment))
-    return run(stage, lambda: _imitate(stage, texts, None))
+    return run(stage, lambda: _imitate(stage, texts, {}))
 
 
 def sft(experiment: Experiment) -> str:
     """Imitate advice that helped, or that attempts have proved right, from the warm adapter on if there is one."""
-    texts = inputs.advice_to_imitate(experiment)
-    folder = experiment.stage_folder("warm")
-    start = require_adapter(folder) if folder.is_dir() or "warm" in experiment.train.variants else None
-    adapters = {"start": start} if start else {}
-    stage = make_stage("sft", experiment, _plain(texts), adapters, inputs.rated_tasks(experiment))
-    return run(stage, lambda: _imitate(stage, texts, start))
+    texts, folder = inputs.advice_to_imitate(experiment), experiment.stage_folder("warm")
+    begins = folder.is_dir() or "warm" in experiment.train.variants
+    adapters = {"start": require_adapter(folder)} if begins else {}
+    stage = _on_ratings("sft", experiment, _plain(texts), adapters)
+    return run(stage, lambda: _imitate(stage, texts, adapters))
 
 
 def reward(experiment: Experiment) -> str:
@@ -92,11 +77,9 @@ def reward(experiment: Experiment) -> str:
 
     settings = experiment.train.reward
     pairs = inputs.pairs(experiment, settings.staleness)
-    data = (pair.model_dump() for pair in pairs)
-    start = None if settings.start == "base" else require_adapter(newest_of(experiment, settings.start))
-    adapters = {"start": start} if start else {}
-    stage = make_stage("reward", experiment, data, adapters, inputs.rated_tasks(experiment))
-    return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), start))
+    adapters = {} if settings.start == "base" else {"start": _newest(experiment, settings.start)}
+    stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters)
+    return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), adapters))
 
 
 def ppo(experiment: Experiment) -> str:
@@ -104,10 +87,9 @@ def ppo(experiment: Experiment) -> str:
     from .rl.stage import train_by_ppo
 
     prompts = inputs.prompts(experiment)
-    adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
-    tasks = inputs.rated_tasks(experiment)
-    stage = make_stage("ppo", experiment, map(_turns, prompts), adapters, tasks)
-    return run(stage, lambda: train_by_ppo(stage, prompts, adapters["sft"], adapters["reward"]))
+    adapters = {name: _newest(experiment, name) for name in ("sft", "reward")}
+    stage = _on_ratings("ppo", experiment, map(_turns, prompts), adapters)
+    return run(stage, lambda: train_by_ppo(stage, prompts, adapters))
 
 
 def dpo(experiment: Experiment) -> str:
@@ -115,53 +97,37 @@ def dpo(experiment: Experiment) -> str:
     from .dpo import train_by_dpo
 
     pairs = inputs.pairs(experiment)
-    start = require_adapter(newest_of(experiment, "sft"))
-    data, tasks = (pair.model_dump() for pair in pairs), inputs.rated_tasks(experiment)
-    stage = make_stage("dpo", experiment, data, {"start": start}, tasks)
-    return run(stage, lambda: train_by_dpo(stage, pairs, start))
+    adapters = {"start": _newest(experiment, "sft")}
+    stage = _on_ratings("dpo", experiment, (pair.model_dump() for pair in pairs), adapters)
+    return run(stage, lambda: train_by_dpo(stage, pairs, adapters))
 
 
 def grpo(config: LoadedConfig) -> str:
     """Optimise the SFT policy against the reward model, the returns of real retries, or stored ratings."""
-    from .rl.stage import train_by_grpo
+    from .rl.stage import train_by_grpo, train_on_stored_groups
 
-    experiment = config.experiment
-    if experiment.train.grpo.reward == "live":
+    experiment, source = config.experiment, config.experiment.train.grpo.reward
+    if source == "live":
         return _grpo_live(config)
-    if experiment.train.grpo.reward == "stored":
-        return _grpo_stored(experiment)
+    if source == "stored":
+        groups = inputs.groups(experiment)
+        adapters = {"sft": _newest(experiment, "sft")}
+        stage = _on_ratings("grpo", experiment, ([_turns(prompt), *rated] for prompt, rated in groups), adapters)
+        return run(stage, lambda: train_on_stored_groups(stage, groups, adapters))
     prompts = inputs.prompts(experiment)
-    adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
-    tasks = inputs.rated_tasks(experiment)
-    stage = make_stage("grpo", experiment, map(_turns, prompts), adapters, tasks)
+    adapters = {name: _newest(experiment, name) for name in ("sft", "reward")}
+    stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
-
-
-def _grpo_stored(experiment: Experiment) -> str:
-    from .rl.stage import train_on_stored_groups
-
-    groups = inputs.groups(experiment)
-    adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
-    data, tasks = ([_turns(prompt), *responses] for prompt, responses in groups), inputs.rated_tasks(experiment)
-    stage = make_stage("grpo", experiment, data, adapters, tasks)
-    return run(stage, lambda: train_on_stored_groups(stage, groups, adapters["sft"]))
 
 
 def _grpo_live(config: LoadedConfig) -> str:
     from .rl.live import conditions_of_returns, live_returns
     from .rl.stage import train_by_grpo
 
-    if (name := config.experiment.train.rated_by) != STORED:
-        raise ConfigError(
-            f"train.rated_by={name} rates stored attempts, and train.grpo.reward=live plays new ones: leave it out, or "
-            "set train.grpo.reward=model."
-        )
     experiment, failures = config.experiment, inputs.failures(config.experiment)
-    adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
+    adapters = {"sft": _newest(experiment, "sft")}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
-    tasks = inputs.rated_tasks(experiment)
-    stage = make_stage("grpo", experiment, data, adapters, tasks)
-    prompts = [failure.prompt for failure in failures]
+    stage, prompts = _on_ratings("grpo", experiment, data, adapters), [failure.prompt for failure in failures]
     # One process plays, and sends the rewards to the others.
     play = live_returns(config, failures) if processes.is_main() else nullcontext()
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
@@ -169,40 +135,23 @@ def _grpo_live(config: LoadedConfig) -> str:
 
 def sac(experiment: Experiment) -> str:
     """Train the actor itself by soft actor-critic on the tasks of environment.split."""
-    from .sac.play import offers_of
     from .sac.stage import facts_of_play, train_by_sac
 
-    processes.require_one("sac")
-    offers_of(experiment)  # Refuses an actor that SAC cannot train before it reads any tasks.
-    check_prompts(experiment)
-    extras(experiment.environment).refuse_training(experiment.environment)
-    tasks, start = chosen_tasks(experiment, None), _starting_actor(experiment)
-    data, adapters = facts_of_play(experiment, tasks), {"start": start} if start else {}
+    model, tasks = experiment.actor.endpoint.model, chosen_tasks(experiment, None)
+    adapters = {} if model == "base" else {"start": require_adapter(model_folder(experiment, model))}
     played = training_tasks(experiment, (task.id for task in tasks))
-    stage = make_stage("sac", experiment, data, adapters, [played])
-    return run(stage, lambda: train_by_sac(stage, tasks, start))
+    stage = make_stage("sac", experiment, facts_of_play(experiment, tasks), adapters, [played])
+    return run(stage, lambda: train_by_sac(stage, tasks, adapters))
 
 
-def _starting_actor(experiment: Experiment) -> Path | None:
-    """Return the folder of the adapter of the config's actor; None for the base model.
+def _newest(experiment: Experiment, stage: str) -> Adapter:
+    """Return the adapter of a stage in this round, or in the last one before it."""
+    return require_adapter(newest_of(experiment, stage))
 
-    Raises:
-        ConfigError: the actor is a model elsewhere, or the result of this stage.
-    """
-    endpoint = experiment.actor.endpoint
-    if endpoint.base_url is not None:
-        raise ConfigError(
-            f"SAC trains the actor on this machine, and actor.endpoint.base_url={endpoint.base_url} is a server: leave "
-            "it out, and name an adapter of serve.adapters, or `base`, with actor.endpoint.model."
-        )
-    if endpoint.model == "base":
-        return None
-    folder = model_folder(experiment, endpoint.model)
-    if folder == experiment.stage_folder("sac"):
-        raise ConfigError(
-            "actor.endpoint.model=sac is the actor that this stage trains: name the model that it starts from."
-        )
-    return require_adapter(folder)
+
+def _on_ratings(name: str, experiment: Experiment, data: Iterable[Any], adapters: Mapping[str, Adapter]) -> Stage:
+    """Describe a stage whose data come from the rated reflections of the rounds so far."""
+    return make_stage(name, experiment, data, adapters, inputs.rated_tasks(experiment))
 
 
 def run(stage: Stage, train: Callable[[], None]) -> str:
@@ -250,11 +199,11 @@ def _test(metrics: StageMetrics) -> str:
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
-def _imitate(stage: Stage, texts: Sequence[Advice], start: Path | None) -> None:
+def _imitate(stage: Stage, texts: Sequence[Advice], adapters: Mapping[str, Adapter]) -> None:
     from .imitation import imitate
 
     data = samples(load_tokenizer(stage.experiment.train), texts)
-    imitate(stage, data, start, {"samples_with_duplicates": len(texts)})
+    imitate(stage, data, adapters, {"samples_with_duplicates": len(texts)})
 
 
 def _plain(texts: Iterable[Advice]) -> Iterator[Any]:

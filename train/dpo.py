@@ -6,7 +6,7 @@ Reads preference pairs and the SFT adapter, which is both the policy's start and
 runs/NAME/dpo. The held-out tasks are those of the reward model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from torch.nn.functional import linear
 from retroformer.records import PreferencePair
 
 from . import processes
+from .adapter import Adapter
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import Reader, log_probs, trunk_of
+from .group_trainer import Reader, log_probs
 from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
-from .shared_prompt.agreement import require_plain_logits
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
 from .shared_prompt.reading import predicting
@@ -55,28 +55,22 @@ class DirectPreference:
         return (losses_P * weights_of_pairs(groups, batch, self._pair_weight).to(losses_P)).sum()
 
 
-def train_by_dpo(stage: Stage, pairs: Sequence[PreferencePair], sft: Path) -> None:
-    """Train the adapter in `sft` on the pairs of most tasks, measure on those of the held-out tasks, and publish.
-
-    Raises:
-        ConfigError: a sample is longer than train.max_length, or the shape of the adapter is not that of train.lora.
-    """
+def train_by_dpo(stage: Stage, pairs: Sequence[PreferencePair], adapters: Mapping[str, Adapter]) -> None:
+    """Train the adapter `start` on the pairs of most tasks, measure on those of the held-out tasks, and publish."""
     meter, seed = Meter(), stage.experiment.seed
-    split = split_pairs(stage, load_tokenizer(stage.experiment.train), pairs)
-    trainer = dpo_trainer(stage, sft, split.train)
+    split = split_pairs(stage, load_tokenizer(stage.experiment.train), pairs, adapters)
+    trainer = dpo_trainer(stage, adapters["start"].folder, split.train)
     progress = run_trainer(trainer, stage)
     measured = measure(trainer.reader, split.measured(seed), "train")
     measured |= measure(trainer.reader, split.held_out, "held_out")
     cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
-    metrics = split.counts | split.read_by(sft) | measured | progress | cost
+    metrics = split.counts | split.read_by_start | measured | progress | cost
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 
 def dpo_trainer(stage: Stage, sft: Path, groups: Groups) -> Any:
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
-    # Whichever trainer is used, `measure` computes logits.
-    require_plain_logits(trunk_of(model).config, "train the reward model in place of DPO, or another train.base_model")
     objective = DirectPreference(stage.experiment.train.pair_weight)
     # Not quick: the policy is compared with readings of the reference that are made before training.
     trainer = make_trainer(stage, model, groups, objective, quick=False)
@@ -92,7 +86,7 @@ def policy_and_reference(base: Any, sft: Path, stage: Stage) -> Any:
 
     TRL makes the reference itself.
     """
-    model = load_adapter(base, sft, stage.experiment.train.lora)
+    model = load_adapter(base, sft)
     if stage.experiment.train.trainer == "packed":
         model.load_adapter(str(sft), REFERENCE)
     switch_dropout_off(model)

@@ -13,9 +13,8 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from .base import save_memory
-from .shared_prompt.agreement import settle_attention
-from .shared_prompt.batches import micro_batches, training_batches
-from .shared_prompt.group import Group, Groups
+from .shared_prompt.agreement import choose_attention
+from .shared_prompt.group import Group, Groups, micro_batches, training_batches
 from .shared_prompt.packed import Packed, pack
 from .shared_prompt.reading import hidden_states, plain_states, predicting, token_readings
 from .stage import Stage
@@ -93,7 +92,7 @@ class GroupTrainer(ParallelTrainer):
             self.model.train()
             groups = [self._groups[number] for number in self._batches[0]]
             values = partial(self.reader.objective.values, self.model)
-            settle_attention(trunk_of(self.model), values, groups, quick=self._quick)
+            choose_attention(trunk_of(self.model), values, groups, quick=self._quick)
         return super().train(**options)
 
     def losses(self, batch: int) -> Iterator[Callable[[], Tensor]]:

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from retroformer.experiment.sections.train import Train
 
+from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
-from .data.samples import Sample, require_length
+from .data.samples import Sample
 from .group_trainer import log_probs
 from .packed_or_trl import make_trainer
-from .plan.estimate import require_room
+from .preflight import preflight
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish
@@ -42,22 +43,19 @@ class Imitation:
 def imitate(
     stage: Stage,
     data: Iterable[Sample],
-    start: Path | None = None,
+    adapters: Mapping[str, Adapter] = MappingProxyType({}),
     counts: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Train an adapter on the responses, starting from the adapter in `start` or a fresh one, and publish it.
+    """Train an adapter on the responses, starting from the adapter `start` or a fresh one, and publish it.
 
     `counts` are added to the metrics.
-
-    Raises:
-        ConfigError: a sample is longer than train.max_length, or the shape of the adapter is not that of train.lora.
     """
     meter, train = Meter(), stage.experiment.train
     rows = write_samples(data, stage.experiment.folder)
     lengths = [len(sample.ids) for sample in rows]
-    require_length(lengths, train.max_length, "samples")
     groups = Groups(rows, train.micro_batch_tokens)
-    require_room(stage, max(groups.lengths, default=0))
+    preflight(stage, "samples", lengths, max(groups.lengths, default=0), adapters)
+    start = adapters["start"].folder if "start" in adapters else None
     torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
     trainer = make_trainer(stage, adapted(train, start), groups, Imitation())
     progress = run_trainer(trainer, stage)
@@ -69,6 +67,6 @@ def imitate(
 def adapted(train: Train, start: Path | None) -> Any:
     """Return the base with the adapter in `start`, or with a fresh one."""
     base = load_base(train)
-    model = load_adapter(base, start, train.lora) if start else add_fresh_adapter(base, train.lora)
+    model = load_adapter(base, start) if start else add_fresh_adapter(base, train.lora)
     keep_trainables_in_fp32(model)
     return model

@@ -3,20 +3,19 @@
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from retroformer.records import PreferencePair
-from retroformer.stage_metrics import recorded_tasks
 
+from .adapter import Adapter
 from .data.rows import write_pairs
-from .data.samples import require_length, sample_pairs
-from .plan.estimate import require_room
+from .data.samples import sample_pairs
+from .preflight import preflight
 from .shared_prompt.group import Group, Groups
 from .stage import Stage
 
@@ -32,6 +31,8 @@ class PairSplit(NamedTuple):
     train: Groups
     held_out: Groups
     held_out_tasks: set[str]
+    start: Adapter | None
+    """The adapter that the stage starts from; None for a fresh one."""
 
     @property
     def tokens(self) -> int:
@@ -44,13 +45,14 @@ class PairSplit(NamedTuple):
         tasks = sorted(self.held_out_tasks)
         return {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
 
-    def read_by(self, start: Path) -> dict[str, int]:
-        """Return an entry for the metrics of a stage that starts from the adapter in `start`.
+    @property
+    def read_by_start(self) -> dict[str, int]:
+        """Entry for the metrics of a stage that starts from an adapter.
 
         It is the number of held-out tasks that the adapter was trained on, which may have imitated the better texts of
         their pairs (`train.sft.texts`); nothing if the adapter does not record its tasks.
         """
-        if (recorded := recorded_tasks(start)) is None:
+        if self.start is None or (recorded := self.start.metrics.recorded_tasks) is None:
             return {}
         read = self.held_out_tasks.intersection(chain.from_iterable(training.tasks for training in recorded))
         return {"held_out_tasks_read_by_start": len(read)}
@@ -66,12 +68,10 @@ class PairSplit(NamedTuple):
         return drawn
 
 
-def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -> PairSplit:
-    """Tokenise `pairs`, and split them by task.
-
-    Raises:
-        ConfigError: a sample is longer than train.max_length, or the stage does not fit into the memory of a CPU.
-    """
+def split_pairs(
+    stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair], adapters: Mapping[str, Adapter]
+) -> PairSplit:
+    """Tokenise `pairs`, split them by task, and make the preflight of a stage with these adapters."""
     experiment = stage.experiment
     tasks = held_out_tasks([pair.task_id for pair in pairs], experiment.seed)
     train_pairs = (pair for pair in pairs if pair.task_id not in tasks)
@@ -79,10 +79,10 @@ def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -
     train = write_pairs(sample_pairs(tokenizer, train_pairs), experiment.folder)
     held_out = write_pairs(sample_pairs(tokenizer, held_out_pairs), experiment.folder)
     lengths = [len(sample.ids) for rows in (train, held_out) for pair in rows for sample in pair]
-    require_length(lengths, experiment.train.max_length, "samples of pairs")
     most = experiment.train.micro_batch_tokens
-    split = PairSplit(Groups(train, most), Groups(held_out, most), tasks)
-    require_room(stage, max((*split.train.lengths, *split.held_out.lengths), default=0))
+    split = PairSplit(Groups(train, most), Groups(held_out, most), tasks, adapters.get("start"))
+    longest = max((*split.train.lengths, *split.held_out.lengths), default=0)
+    preflight(stage, "samples of pairs", lengths, longest, adapters)
     return split
 
 

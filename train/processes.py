@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 LONGEST_WAIT = timedelta(hours=24)
 """How long processes wait for one that works alone, for example on a server's responses of an update. A process that
 dies is noticed at once: connections break, and the launcher ends the others."""
-FIRST_WORD_SECONDS = 60.0
+RANK0_ERROR_GRACE_SECONDS = 60.0
 """Time for the main process to print its error, and for the launcher to end all others, before another prints it."""
 
 
@@ -71,7 +71,7 @@ def screen() -> Console | None:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Connect all processes that a launcher started, for the duration of the block; do nothing without a launcher.
 
     Raises:
@@ -98,7 +98,7 @@ def joined() -> Iterator[None]:
         atexit.register(_leave)
     except (RetroformerError, KeyboardInterrupt):
         if not is_main():
-            time.sleep(FIRST_WORD_SECONDS)
+            time.sleep(RANK0_ERROR_GRACE_SECONDS)
         raise
     finally:
         if torch.distributed.is_initialized():

@@ -4,9 +4,10 @@ Reads preference pairs; writes a LoRA adapter with a score head to runs/NAME/rew
 train/reward_audit.py measures on them what the scores are worth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import correlation, fmean, pstdev
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Train
 from retroformer.records import PreferencePair, RatedReflection
 
-from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer, require_same_shape
+from .adapter import Adapter
+from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
 from .data.samples import Advice, Sample, samples
 from .group_trainer import Reader
 from .losses import CENTRING, preference_loss
@@ -55,20 +57,17 @@ def train_reward_model(
     stage: Stage,
     pairs: Sequence[PreferencePair],
     rated: Sequence[RatedReflection] = (),
-    start: Path | None = None,
+    adapters: Mapping[str, Adapter] = MappingProxyType({}),
 ) -> None:
     """Train on the pairs of most tasks, measure on pairs and `rated` reflections of the held-out tasks, and publish.
 
-    `start` is the folder of a reflector's adapter to start from; None: the base.
-
-    Raises:
-        ConfigError: a sample is longer than train.max_length, or the shape of `start` is not that of train.lora.
+    It starts from the reflector `start` of `adapters`, or from the base.
     """
     meter, seed = Meter(), stage.experiment.seed
     tokenizer = load_tokenizer(stage.experiment.train)
-    split = split_pairs(stage, tokenizer, pairs)
+    split = split_pairs(stage, tokenizer, pairs, adapters)
     torch.manual_seed(seed)  # The score head is initialised at random when the model is loaded.
-    model = scorer(stage.experiment.train, start)
+    model = scorer(stage.experiment.train, adapters["start"].folder if "start" in adapters else None)
     trainer = make_trainer(stage, model, split.train, Ranking(stage.experiment.train.pair_weight))
     progress = run_trainer(trainer, stage)
     held_out = [pair for group in split.held_out for pair in group.sample_pairs]
@@ -79,21 +78,16 @@ def train_reward_model(
     texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
     measured |= audit(trainer.reader, tokenizer, texts)
     cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
-    metrics = split.counts | (split.read_by(start) if start else {}) | measured | progress | cost
+    metrics = split.counts | split.read_by_start | measured | progress | cost
     publish(stage, trainer.model.save_pretrained, metrics)
 
 
 def scorer(train: Train, start: Path | None = None) -> Any:
-    """Return a base with a fresh score head, and a fresh adapter or that of the reflector in `start`.
-
-    Raises:
-        ConfigError: the shape of the reflector's adapter is not that of train.lora.
-    """
+    """Return a base with a fresh score head, and a fresh adapter or that of the reflector in `start`."""
     base = load_base(train, scores=True)
     model = add_fresh_adapter(base, train.lora, scores=True)
     keep_trainables_in_fp32(model)
     if start is not None:
-        require_same_shape(base, start, train.lora)
         # peft wants the score head as well, which a reflector does not have.
         weights = get_peft_model_state_dict(model) | load_peft_weights(str(start), device="cpu")
         set_peft_model_state_dict(model, weights)

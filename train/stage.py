@@ -14,7 +14,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,13 +26,13 @@ from retroformer.experiment.sections.train import Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
-from retroformer.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics, recorded_tasks
+from retroformer.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics
 
 from . import processes
+from .adapter import Adapter, require_finite_weights, sound_adapter
 from .base import compute_dtype
 from .card import CARD, adapter_card
-from .integrity.disk import writing_to
-from .integrity.model_files import require_finite_weights, require_sound_adapter
+from .integrity import writing_to
 from .stage_kinds import STAGES
 
 CONFIG = "config.yaml"
@@ -80,7 +80,7 @@ def make_stage(
     name: str,
     experiment: Experiment,
     data: Iterable[Any],
-    adapters: dict[str, Path],
+    adapters: Mapping[str, Adapter],
     tasks: Iterable[TrainingTasks] | None = None,
 ) -> Stage:
     """Describe the stage `name` on `data` (texts, in JSON's types), with the `adapters` it starts from, by role.
@@ -105,16 +105,16 @@ def make_stage(
         "chat_template_kwargs": train.chat_template_kwargs,
         "seed": experiment.seed,
         "data": _sha256_of_json(data),
-        "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
+        "adapters": {role: adapter.sha256 for role, adapter in adapters.items()},
     }
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
 
 
-def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Path]) -> tuple[TrainingTasks, ...] | None:
+def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Adapter]) -> tuple[TrainingTasks, ...] | None:
     """Return these tasks with those of the adapters, by environment; None if those of an adapter are not recorded."""
     together = list(tasks)
-    for folder in adapters:
-        recorded = recorded_tasks(folder)
+    for adapter in adapters:
+        recorded = adapter.metrics.recorded_tasks
         if recorded is None:
             return None
         together += recorded
@@ -147,8 +147,7 @@ def finished(stage: Stage) -> StageMetrics | None:
     metrics = read_metrics(stage.folder)
     if metrics.fingerprint != stage.fingerprint:
         return None
-    require_sound_adapter(stage.folder, metrics)
-    return metrics
+    return sound_adapter(stage.folder, metrics).metrics
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from retroformer.errors import MissingInput
@@ -46,12 +47,15 @@ def _tensorboard(stage: Stage) -> Iterator[Tracker]:
         writer.close()
 
 
+def require_tracker(name: str) -> None:
+    """Raise MissingInput if the package of the tracker `name` is not installed."""
+    if name in ("wandb", "trackio") and find_spec(name) is None:
+        raise MissingInput(f"No package {name}: install it, or set train.report_to to tensorboard or none.")
+
+
 def _service(name: str, stage: Stage) -> Iterator[Tracker]:
     """Open a tracker with the interface that wandb and trackio share."""
-    try:
-        service: Any = importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise MissingInput(f"No package {name}: install it, or set train.report_to to tensorboard or none.") from None
+    service: Any = importlib.import_module(name)
     service.init(
         project="retroformer",
         name=f"{stage.experiment.run}-{stage.name}",

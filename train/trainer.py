@@ -17,9 +17,7 @@ from retroformer.progress import ProgressLine, line
 
 from . import preemption, processes
 from .base import CPU, compute_dtype, device, trainable
-from .integrity.disk import writing_to
-from .integrity.finite import LOWER_THE_RATE, require_finite_gradients
-from .integrity.manifest import newest_sound, verify, write_manifest
+from .integrity import LOWER_THE_RATE, newest_sound, require_finite_gradients, verify, write_manifest, writing_to
 from .stage import Stage
 from .tracking import Tracker, tracker
 

@@ -31,8 +31,7 @@ from .data.samples import IGNORED
 from .group_trainer import Objective, Reader, batches_of
 from .losses import BETA, CENTRING
 from .pair_split import weights_of_pairs
-from .shared_prompt.batches import micro_batches
-from .shared_prompt.group import Group, Groups
+from .shared_prompt.group import Group, Groups, micro_batches
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
 

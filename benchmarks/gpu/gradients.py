@@ -22,7 +22,7 @@ from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
 from train.rl.ppo import VALUE_WEIGHT
 from train.rl.rewards import UNSCALED
-from train.rl.sampling import Draw, respond
+from train.rl.sampling import SamplingSettings, respond
 from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Groups
 from train.stage import Stage
@@ -121,7 +121,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     reward = fresh_adapter(experiment, folder / "reward", scores=True)
     model = SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
     _moved(model.adapter_parameters())
-    draw = Draw(max_new_tokens=8, at_once=32, pad_id=0, eos_id=2, seed=0, micro_batch_tokens=1000)
+    draw = SamplingSettings(max_new_tokens=8, at_once=32, pad_id=0, eos_id=2, seed=0, micro_batch_tokens=1000)
     torch.manual_seed(0)
     responses = respond(model, [ids for ids in ([5, 9, 30], [6, 9, 31]) for _ in range(4)], draw)
     clipped = [1.0]

@@ -33,7 +33,7 @@ def test_an_adapter_trained_on_4_bits_is_served_on_the_same_weights(
     monkeypatch.chdir(tmp_path)
     experiment = tiny_experiment(tmp_path, tiny, quantization="nf4")
     save_adapter(experiment, tmp_path / "sft", size=0.5)
-    trained = load_adapter(load_base(experiment.train), tmp_path / "sft", experiment.train.lora).eval()
+    trained = load_adapter(load_base(experiment.train), tmp_path / "sft").eval()
     with torch.no_grad():
         expected = trained(input_ids=torch.tensor([IDS])).logits[0, -1]
     in_4_bits, whole = (

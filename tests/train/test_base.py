@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import ConfigError
 from retroformer.experiment.sections.train import Lora, Train
 from retroformer.models.adapter_fit import layer_of, require_fit
 from retroformer.models.loading import model_config
@@ -20,10 +20,9 @@ from train.base import (
     computes_bfloat16,
     guard_padding,
     keep_trainables_in_fp32,
-    load_adapter,
     load_base,
     load_tokenizer,
-    require_adapter,
+    require_same_shape,
     save_memory,
 )
 from train.plan.shape import read_config, skeleton
@@ -149,9 +148,9 @@ def test_an_adapter_of_another_shape_than_the_config_asks_for_is_refused(tiny_ba
     train = Train(base_model=str(tiny_base), quantization="none")
     adapted: Any = add_fresh_adapter(load_base(train), Lora(rank=2, targets="attention"))
     adapted.save_pretrained(tmp_path / "warm")
-    assert load_adapter(load_base(train), tmp_path / "warm", Lora(rank=2, targets="attention"))
+    require_same_shape(load_base(train), tmp_path / "warm", Lora(rank=2, targets="attention"))
     with pytest.raises(ConfigError, match=r"targets and layers \(2, 8.0, 'attention', 'all'\)"):
-        load_adapter(load_base(train), tmp_path / "warm", Lora(rank=4))
+        require_same_shape(load_base(train), tmp_path / "warm", Lora(rank=4))
 
 
 @pytest.mark.parametrize("targets", ["attention", "all-linear"])
@@ -177,10 +176,10 @@ def test_an_adapter_of_other_layers_than_the_config_asks_for_is_refused(tiny_bas
     upper, every = Lora(layers="upper_half"), Lora()
     for name, lora in (("upper", upper), ("every", every)):
         add_fresh_adapter(load_base(train), lora).save_pretrained(tmp_path / name)
-    assert load_adapter(load_base(train), tmp_path / "upper", upper)
+    require_same_shape(load_base(train), tmp_path / "upper", upper)
     for name, lora, layers in (("upper", every, r"\[1\]"), ("every", upper, "'all'")):
         with pytest.raises(ConfigError, match=rf"layers \(4, 8.0, 'all-linear', {layers}\)"):
-            load_adapter(load_base(train), tmp_path / name, lora)
+            require_same_shape(load_base(train), tmp_path / name, lora)
 
 
 def test_an_adapter_of_the_upper_half_must_fit_the_base_like_any_other(tiny_base: Path, tmp_path: Path) -> None:
@@ -192,11 +191,6 @@ def test_an_adapter_of_the_upper_half_must_fit_the_base_like_any_other(tiny_base
     (tmp_path / "warm" / "adapter_config.json").write_text(json.dumps(changed))
     with pytest.raises(ConfigError, match=r"layers\.0\..* has no weights there"):
         require_fit(load_base(train), tmp_path / "warm")
-
-
-def test_the_error_for_a_missing_adapter_names_its_command(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match=r"No adapter at .*sft: run `retroformer train sft EXPERIMENT.yaml` first"):
-        require_adapter(tmp_path / "sft")
 
 
 def nf4_bytes(model: Any) -> float:

@@ -15,6 +15,7 @@ from retroformer.records import PreferencePair
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
 from train.__main__ import main
+from train.adapter import require_adapter
 from train.base import add_fresh_adapter, load_adapter, load_base, load_tokenizer, switched_to
 from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import dpo_trainer, response_sums, train_by_dpo
@@ -50,7 +51,7 @@ def disturb(model: Any, name: str) -> None:
 
 
 def stage_of(experiment: Experiment, sft: Path) -> Stage:
-    return make_stage("dpo", experiment, [pair.model_dump() for pair in PAIRS], {"start": sft})
+    return make_stage("dpo", experiment, [pair.model_dump() for pair in PAIRS], {"start": require_adapter(sft)})
 
 
 def two_pairs(experiment: Experiment) -> list[SamplePair]:
@@ -118,7 +119,7 @@ def test_policy_and_reference_are_read_with_the_same_attention(tiny_base: Path, 
 def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace: Path) -> None:
     experiment = tiny_experiment(workplace, tiny_base)
     sft, pairs = sft_adapter(workplace, experiment), two_pairs(experiment)
-    plain = load_adapter(load_base(experiment.train), sft, experiment.train.lora).eval()
+    plain = load_adapter(load_base(experiment.train), sft).eval()
     expected = []
     for sample in (sample for pair in pairs for sample in pair):
         log_probs_LV = plain(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(dim=-1)
@@ -135,7 +136,7 @@ def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base
     experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50, dpo=QUICK)
     sft = sft_adapter(workplace, experiment)
     stage = stage_of(experiment, sft)
-    train_by_dpo(stage, PAIRS, sft)
+    train_by_dpo(stage, PAIRS, {"start": require_adapter(sft)})
     done = finished(stage)
     assert done
     metrics = done.model_dump()
@@ -169,7 +170,7 @@ def test_a_step_does_not_depend_on_the_size_of_micro_batches(tiny_base: Path, wo
     for size in (1, 400):
         experiment = tiny_experiment(workplace, tiny_base, micro_batch_tokens=size, **sizes)
         stage = stage_of(experiment, sft)
-        train_by_dpo(stage, PAIRS, sft)
+        train_by_dpo(stage, PAIRS, {"start": require_adapter(sft)})
         weights.append(load_file(stage.folder / "adapter_model.safetensors"))
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=0, atol=1e-4)
@@ -211,4 +212,4 @@ def test_a_pair_that_is_too_long_stops_the_stage(tiny_base: Path, workplace: Pat
     experiment = tiny_experiment(workplace, tiny_base, max_length=40)
     sft = sft_adapter(workplace, experiment)
     with pytest.raises(ConfigError, match=r"40 of 40 samples of pairs are longer than train.max_length=40 tokens"):
-        train_by_dpo(stage_of(experiment, sft), PAIRS, sft)
+        train_by_dpo(stage_of(experiment, sft), PAIRS, {"start": require_adapter(sft)})

@@ -75,7 +75,7 @@ def collect(experiment: Experiment, tasks: int = 6) -> None:
 def greedy(experiment: Experiment, stage: str) -> tuple[int, list[int]]:
     """Return the length of the prompt and the most likely answer of a trained adapter, by the code of training."""
     tokenizer, base = load_tokenizer(experiment.train), load_base(experiment.train)
-    model: Any = load_adapter(base, experiment.stage_folder(stage), experiment.train.lora).eval()
+    model: Any = load_adapter(base, experiment.stage_folder(stage)).eval()
     asked = prompt_ids(tokenizer, QUESTION)
     ids = list(asked)
     with torch.no_grad():

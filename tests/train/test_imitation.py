@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
+from train.adapter import require_adapter
 from train.base import load_adapter, load_base, load_tokenizer
 from train.data.samples import Advice, samples
 from train.imitation import imitate
@@ -17,7 +18,7 @@ TEXTS = [Advice(prompt(f"task {number}"), GOOD if number % 2 else BAD) for numbe
 
 def train_once(experiment: Any, texts: Any, start: Path | None = None) -> dict[str, Any]:
     stage = make_stage("sft", experiment, [advice.text for advice in texts], {})
-    imitate(stage, samples(load_tokenizer(experiment.train), texts), start)
+    imitate(stage, samples(load_tokenizer(experiment.train), texts), {"start": require_adapter(start)} if start else {})
     done = finished(stage)
     assert done
     return done.model_dump()
@@ -33,7 +34,7 @@ def test_a_few_steps_lower_the_loss_and_the_saved_adapter_gives_equal_logits(tin
     [sample] = samples(tokenizer, TEXTS[:1])
     ids = torch.tensor([sample.ids])
     folder = workplace / "runs" / "tiny" / "sft"
-    first, second = (load_adapter(load_base(experiment.train), folder, experiment.train.lora).eval() for _ in range(2))
+    first, second = (load_adapter(load_base(experiment.train), folder).eval() for _ in range(2))
     with torch.no_grad():
         torch.testing.assert_close(first(input_ids=ids).logits, second(input_ids=ids).logits, rtol=0, atol=0)
         labels = torch.tensor([[-100] * len(sample.prompt_ids) + sample.response_ids])

@@ -8,7 +8,9 @@ from safetensors.torch import load_file
 
 from retroformer.models.reward_adapter import read_reward_adapter
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
+from retroformer.stage_metrics import read_metrics
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
+from train.adapter import Adapter, require_adapter
 from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.data.samples import sample_pairs
 from train.pair_split import held_out_tasks
@@ -83,8 +85,9 @@ def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: P
     save_adapter(experiment, start)
     read = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))[:1]
     (start / "metrics.json").write_text(json.dumps({"training_tasks": [*read, "another task"]}))
-    stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], {"start": start})
-    train_reward_model(stage, PAIRS, start=start)
+    adapters = {"start": require_adapter(start)}
+    stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], adapters)
+    train_reward_model(stage, PAIRS, adapters=adapters)
     before, after = load_file(start / "adapter_model.safetensors"), read_reward_adapter(stage.folder).lora
     assert before.keys() == after.keys()
     changes = [float((after[name] - before[name]).abs().max()) for name in before]
@@ -100,7 +103,7 @@ def test_the_scale_of_scores_is_that_of_held_out_texts_if_there_are_enough(tmp_p
     measures |= {"held_out_score_mean": 0.5, "held_out_score_deviation": 2.0}
     for pairs, scale in ((8, (0.5, 2.0)), (7, (1.0, 8.0))):
         (tmp_path / "metrics.json").write_text(json.dumps(measures | {"held_out_pairs": pairs}))
-        assert score_scale(tmp_path) == scale
+        assert score_scale(Adapter(tmp_path, "", read_metrics(tmp_path))) == scale
 
 
 def test_the_same_tenth_of_the_tasks_is_always_held_out() -> None:

@@ -13,10 +13,11 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
 from retroformer.files.cache import held_lock
 from retroformer.progress import line
-from retroformer.stage_metrics import training_tasks
+from retroformer.stage_metrics import StageMetrics, training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
+from train.adapter import Adapter, require_adapter
 from train.data import inputs
 from train.stage import make_stage
 from train.trainer import COMPLETE, Watcher, complete_checkpoints
@@ -111,7 +112,7 @@ def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny
     assert sft["training_tasks"] == sorted(late + early)
     assert "| training_tasks | 7 |" in (workplace / "runs/tiny/sft/README.md").read_text()
     # Another run starts from this adapter, with tasks of its own.
-    experiment, start = load(config), {"start": workplace / "runs/tiny/sft"}
+    experiment, start = load(config), {"start": require_adapter(workplace / "runs/tiny/sft")}
     another = [training_tasks(experiment, ["another"])]
     stage = make_stage("sft", experiment, [], start, another)
     assert stage.tasks == (training_tasks(experiment, ["another", *late, *early]),)
@@ -125,7 +126,7 @@ def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: 
     facts = json.loads((folder / "metrics.json").read_text())
     (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_tasks"}))
     another = [training_tasks(experiment, ["another"])]
-    assert make_stage("sft", experiment, [], {"start": folder}, another).tasks is None
+    assert make_stage("sft", experiment, [], {"start": require_adapter(folder)}, another).tasks is None
     assert make_stage("sft", experiment, [], {}, another).tasks == tuple(another)
     assert make_stage("sft", experiment, [], {}).tasks is None
 
@@ -152,12 +153,10 @@ def test_stages_start_from_the_adapters_of_earlier_stages(tiny_base: Path, workp
     config = config_file(workplace, tiny_base)
     collect(config)
     experiment = load(config)
-    (workplace / "adapter").mkdir()
-    (workplace / "adapter" / "adapter_config.json").write_text("{}")
-    (workplace / "adapter" / "adapter_model.safetensors").write_text("first")
-    first = make_stage("sft", experiment, ["text"], {"start": workplace / "adapter"}).fingerprint
-    (workplace / "adapter" / "adapter_model.safetensors").write_text("second")
-    second = make_stage("sft", experiment, ["text"], {"start": workplace / "adapter"}).fingerprint
+    first, second = (
+        make_stage("sft", experiment, ["text"], {"start": Adapter(workplace, sha256, StageMetrics())}).fingerprint
+        for sha256 in ("first", "second")
+    )
     assert len({first, second, make_stage("sft", experiment, ["text"], {}).fingerprint}) == 3
 
 

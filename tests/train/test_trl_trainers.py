@@ -16,6 +16,7 @@ from tests.train.families import save_tiny_of
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, save_adapter, tiny_experiment
 from train.__main__ import main
+from train.adapter import require_adapter
 from train.base import load_tokenizer
 from train.data.samples import Advice, Sample, SamplePair, samples
 from train.imitation import imitate
@@ -137,7 +138,7 @@ def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workpl
     save_adapter(experiment, workplace / "start", size=0.0123)
     texts = [Advice(prompt("a task"), GOOD), Advice(prompt("a task"), BAD)]
     stage = make_stage("sft", experiment, ["text"], {})
-    imitate(stage, samples(load_tokenizer(experiment.train), texts), workplace / "start")
+    imitate(stage, samples(load_tokenizer(experiment.train), texts), {"start": require_adapter(workplace / "start")})
     started, ended = (load_file(folder / "adapter_model.safetensors") for folder in (workplace / "start", stage.folder))
     for name, value in started.items():
         torch.testing.assert_close(ended[name], value, rtol=0, atol=1e-8)

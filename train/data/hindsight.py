@@ -6,15 +6,27 @@ tried on the failure is taken, if it helped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from retroformer.hindsight import BuildHindsight, Hindsight
 from retroformer.history import key_before, lessons_before
-from retroformer.rating import by_failure, ratings
+from retroformer.rating import Rerating, by_failure, ratings
 from retroformer.records import Key, Lesson, Trajectory
+from retroformer.store import Store
 
-from .arms import RatedArm
 from .samples import Advice, Prompt
+
+
+class RatedArm(NamedTuple):
+    """An arm of rated reflections."""
+
+    store: Store
+    arm: str
+    anew: Rerating | None
+    """Rule that rates them anew; None for their stored ratings."""
+    left_out: frozenset[str]
+    """Tasks whose stories have a mark of `train.leave_out`."""
+
 
 View: TypeAlias = Callable[[Trajectory, Sequence[Lesson]], Prompt]
 """Writes the prompt about a failure and the lessons before it."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from retroformer.arm_names import WRITTEN, collecting, is_rated
 from retroformer.environments.registry import extras
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import MissingInput
 from retroformer.experiment.conditions import STORED, check_training_facts, rerating
 from retroformer.experiment.config import STORE_FILE, Experiment
 from retroformer.experiment.storage import open_whole_store
@@ -24,11 +24,9 @@ from retroformer.secrets.url import SecretUrl
 from retroformer.stage_metrics import TrainingTasks, training_tasks
 from retroformer.store import Store
 
-from .arms import RatedArm
 from .failures import Failure, stored_failures
-from .groups import RatedGroup, rated_groups
-from .hindsight import View, relabelled
-from .samples import Advice, Prompt
+from .hindsight import RatedArm, View, relabelled
+from .samples import Advice, Prompt, RatedGroup, rated_groups
 
 
 def written_advice(experiment: Experiment) -> list[Advice]:
@@ -173,13 +171,7 @@ def failures(experiment: Experiment) -> list[Failure]:
 
     Raises:
         MissingInput: there is none.
-        ConfigError: the failures are of several domains.
     """
-    if experiment.domains:
-        raise ConfigError(
-            "train.grpo.reward=live retries the failures of one environment, and this config has domains: set "
-            "train.grpo.reward=model."
-        )
     with _open(experiment, "collect") as sources:
         store = sources[0].store
         # Imported logs are left out, since they come from another actor and other environments.

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 import pyarrow.compute
 
-from ..integrity.disk import writing_to
+from ..integrity import writing_to
 from .samples import Sample, SamplePair
 
 Item = TypeVar("Item")

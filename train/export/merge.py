@@ -30,9 +30,9 @@ from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model
 from retroformer.models.prompt_template import prompt_template
 from retroformer.provenance import code_version, folder_sha256, package_versions
-from retroformer.stage_metrics import read_metrics
 
-from ..base import CPU, device, load_base, load_tokenizer, require_adapter
+from ..adapter import Adapter, require_adapter
+from ..base import CPU, device, load_base, load_tokenizer
 from ..card import CARD, merged_card
 from ..data import inputs
 from ..data.samples import Advice, samples
@@ -81,18 +81,19 @@ def merge(experiment: Experiment, name: str) -> Path:
         ProvenanceError: base or adapter have changed since training.
         ConfigError: merged and unmerged logits differ.
     """
-    adapter, base = require_adapter(experiment.stage_folder(name)), base_model_folder(experiment.train.base_model)
+    trained, base = require_adapter(experiment.stage_folder(name)), base_model_folder(experiment.train.base_model)
+    adapter = trained.folder
     dtype = serving_dtype(experiment.serve.dtype, base, torch)
     facts: dict[str, Any] = {
         "stage": name,
-        "adapter_sha256": folder_sha256(adapter),
+        "adapter_sha256": trained.sha256,
         "base_sha256": folder_sha256(base),
         "quantization": experiment.train.quantization,
         "dtype": dtype,
     }
     if template_settings := experiment.train.chat_template_kwargs:
         facts["chat_template_kwargs"] = template_settings
-    _require_as_trained(adapter, facts)
+    _require_as_trained(trained, facts)
     folder = adapter.with_name(f"{adapter.name}-merged")
     if (written := _facts(folder)).items() >= facts.items():
         if any(folder.glob("*.safetensors")) and folder_sha256(folder) == written.get("model_sha256"):
@@ -178,16 +179,16 @@ def require_agreement(agreement: Agreement, dtype: str) -> None:
         )
 
 
-def _require_as_trained(adapter: Path, facts: dict[str, Any]) -> None:
-    metrics = read_metrics(adapter)
+def _require_as_trained(adapter: Adapter, facts: dict[str, Any]) -> None:
+    metrics = adapter.metrics
     for what, sha256, trained in (
         ("adapter", facts["adapter_sha256"], metrics.adapter_sha256 or ""),
         ("base model", facts["base_sha256"], metrics.inputs["base"]),
     ):
         if sha256 != trained:
             raise ProvenanceError(
-                f"The {what} of {adapter} has sha256 {sha256[:12]}, but had {trained[:12]} in training: restore it, "
-                f"or run `retroformer train {facts['stage']} EXPERIMENT.yaml` again."
+                f"The {what} of {adapter.folder} has sha256 {sha256[:12]}, but had {trained[:12]} in training: restore "
+                f"it, or run `retroformer train {facts['stage']} EXPERIMENT.yaml` again."
             )
 
 

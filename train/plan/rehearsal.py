@@ -28,7 +28,7 @@ from ..packed_or_trl import make_trainer
 from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
 from ..rl.policy import SharedBase
-from ..rl.sampling import Draw, Responses, draw_of, ended_responses, respond
+from ..rl.sampling import Responses, SamplingSettings, ended_responses, respond, sampling_settings
 from ..rl.updates import make_optimizer
 from ..shared_prompt.group import Groups
 from ..stage import Stage
@@ -95,7 +95,7 @@ def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     model = SharedBase(load_base(train), sft, reward, gradient_checkpointing=checkpointing)
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
-    draw = draw_of(experiment, stage.name, load_tokenizer(train), prompts)
+    draw = sampling_settings(experiment, stage.name, load_tokenizer(train), prompts)
     draw = draw._replace(max_new_tokens=case.response_tokens, at_once=max(1, case.drawn), eos_id=model.vocabulary)
     answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
@@ -109,7 +109,7 @@ def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     return model, lambda: list(grpo.grpo(model, optimizer, prompts, rewards, train.grpo, draw, answer=answer))
 
 
-def _constant_responses(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+def _constant_responses(model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
     """Stand in for a server that generates responses, which needs no memory in this process."""
     drawn_BT = torch.ones(len(prompts), draw.max_new_tokens, dtype=torch.long, device=model.device)
     return ended_responses(prompts, drawn_BT, draw)

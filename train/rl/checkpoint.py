@@ -12,8 +12,7 @@ from retroformer.errors import DamagedFile
 from retroformer.files import durable
 
 from .. import processes
-from ..integrity.disk import writing_to
-from ..integrity.manifest import newest_sound, verify, write_manifest
+from ..integrity import newest_sound, verify, write_manifest, writing_to
 from .policy import POLICY, SharedBase
 
 KEPT = 2

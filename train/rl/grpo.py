@@ -41,10 +41,9 @@ from retroformer.experiment.sections.train import Grpo
 
 from .. import processes
 from ..losses import ADVANTAGES, Average, centred, differing, group_loss, k1, k3, masked_mean, token_weights
-from .alarms import Describe
 from .policy import SharedBase
-from .sampling import Block, Draw, Respond, Responses, asked_in_refill, asked_in_update, blocks, respond
-from .updates import accumulate, set_learning_rates
+from .sampling import Block, Respond, Responses, SamplingSettings, blocks, prompt_indices, refill_indices, respond
+from .updates import Describe, accumulate, set_learning_rates
 
 CLIP, CLIP_HIGH = 0.2, 0.28
 """Clipping range of the probability ratio, and with `dapo` that above 1."""
@@ -78,7 +77,7 @@ def grpo(
     prompts: Sequence[list[int]],
     rewards: Rewards,
     settings: Grpo,
-    draw: Draw,
+    draw: SamplingSettings,
     first_update: int = 0,
     describe: Describe = lambda prompts, responses: {},
     answer: Respond = respond,
@@ -96,16 +95,16 @@ def grpo(
     for update in range(first_update, settings.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to some prompts, with a group of responses to each, and each is rewarded.
-        groups = rewarded(update, asked_in_update(lengths, update, settings.batch_size // size, size, draw.seed))
+        groups = rewarded(update, prompt_indices(lengths, update, settings.batch_size // size, size, draw.seed))
         if update == first_update:
-            model.settle_attention(groups.responses.groups)
+            model.choose_attention(groups.responses.groups)
         score = float(groups.rewards_B.nanmean())
         # Step 2. With `dapo`, groups with equal rewards are replaced.
         equal_N = ~differing(groups.rewards_B.view(-1, size))
         refilled = int(equal_N.sum()) if settings.dapo else 0
         if refilled:
             kept, seed = groups.where(~equal_N), f"prompts of turn 1 {draw.seed} {update}"
-            asked = asked_in_refill(lengths, seed, refilled, size, Counter(groups.asked), set(kept.asked))
+            asked = refill_indices(lengths, seed, refilled, size, Counter(groups.asked), set(kept.asked))
             groups = kept.followed_by(rewarded(update, asked), draw.pad_id)
         # Step 3. Each response is compared with the others of its group.
         batch = compare(model, groups.responses, groups.rewards_B, settings, draw)
@@ -140,7 +139,9 @@ class _Groups(NamedTuple):
 
 
 @torch.no_grad()
-def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings: Grpo, draw: Draw) -> GrpoBatch:
+def compare(
+    model: SharedBase, responses: Responses, rewards_B: Tensor, settings: Grpo, draw: SamplingSettings
+) -> GrpoBatch:
     """Read the responses with policy and SFT policy, and compute advantages within the groups."""
     model.train()
     mask_BT = responses.mask_BT

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.errors import NotFinite
-from retroformer.models.adapter_fit import require_fit
 from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
-from ..integrity.finite import LOWER_THE_RATE
-from ..shared_prompt.agreement import dense_attention, settle_attention
+from ..integrity import LOWER_THE_RATE
+from ..shared_prompt.agreement import choose_attention, dense_attention
 from ..shared_prompt.below import LayersBelow
 from ..shared_prompt.group import Group
 from ..shared_prompt.packed import Packed
@@ -144,18 +143,12 @@ class SharedBase(nn.Module):
     """A base with the adapters policy (trained), ref (the SFT policy) and reward, and heads for value and score.
 
     If `reward` is None, it cannot score.
-
-    Raises:
-        ConfigError: an adapter was made for a base of another shape.
     """
 
     def __init__(self, base: Any, sft: Path, reward: Path | None, *, gradient_checkpointing: bool = True) -> None:
         from peft import PeftConfig, PeftModel
 
         super().__init__()
-        require_fit(base, sft)
-        if reward is not None:
-            require_fit(base, reward, scores=True)
         lora: Any = PeftConfig.from_pretrained(str(sft))
         lora.inference_mode = False
         self.language_model: Any = PeftModel.from_pretrained(base, sft, POLICY, is_trainable=True, config=lora)
@@ -188,14 +181,14 @@ class SharedBase(nn.Module):
         """Return the policy's parameters."""
         return trainable(self.language_model)
 
-    def settle_attention(self, groups: Sequence[Group]) -> None:
+    def choose_attention(self, groups: Sequence[Group]) -> None:
         """Choose the attention, and check on one of `groups` that the policy reads it as separate rows.
 
         Raises:
             ConfigError: it does not.
         """
         self.train()
-        settle_attention(self._trunk, lambda hidden, packed: self._readings(hidden, packed).log_probs_N, groups)
+        choose_attention(self._trunk, lambda hidden, packed: self._readings(hidden, packed).log_probs_N, groups)
 
     def read(self, packed: Packed, length: int) -> PolicyReadings:
         """Return the policy's log-probabilities, values and entropies of responses, padded to `length` (T)."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Ppo
 
 from .. import processes
-from ..integrity.finite import require_finite_scores
+from ..integrity import require_finite_scores
 from ..losses import (
     clipped_policy_loss,
     clipped_value_loss,
@@ -38,11 +38,10 @@ from ..losses import (
     token_rewards,
     whitened,
 )
-from .alarms import Describe
 from .policy import SharedBase
 from .rewards import UNSCALED, ScoreScale
-from .sampling import Block, Draw, Respond, Responses, asked_in_update, blocks, respond
-from .updates import accumulate, set_learning_rates
+from .sampling import Block, Respond, Responses, SamplingSettings, blocks, prompt_indices, respond
+from .updates import Describe, accumulate, set_learning_rates
 
 CLIP = 0.2
 """Clipping range of the probability ratio, and of the value update."""
@@ -70,7 +69,7 @@ def ppo(
     optimizer: torch.optim.Optimizer,
     prompts: Sequence[list[int]],
     settings: Ppo,
-    draw: Draw,
+    draw: SamplingSettings,
     scale: ScoreScale = UNSCALED,
     first_update: int = 0,
     describe: Describe = lambda prompts, responses: {},
@@ -84,11 +83,11 @@ def ppo(
     for update in range(first_update, settings.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to a batch of prompts.
-        asked = asked_in_update(lengths, update, settings.batch_size // each, each, draw.seed)
+        asked = prompt_indices(lengths, update, settings.batch_size // each, each, draw.seed)
         batch_prompts = [prompts[number] for number in asked]
         responses = answer(model, batch_prompts, draw)
         if update == first_update:
-            model.settle_attention(responses.groups)
+            model.choose_attention(responses.groups)
         # Step 2. The policy, the SFT policy and the reward model read the responses; rewards become advantages.
         batch = evaluate(model, responses, settings, draw, scale)
         # Step 3. A few passes over the batch with the clipped losses, one optimiser step each.
@@ -101,7 +100,9 @@ def ppo(
 
 
 @torch.no_grad()
-def evaluate(model: SharedBase, responses: Responses, settings: Ppo, draw: Draw, scale: ScoreScale) -> PpoBatch:
+def evaluate(
+    model: SharedBase, responses: Responses, settings: Ppo, draw: SamplingSettings, scale: ScoreScale
+) -> PpoBatch:
     """Read the responses with all models, and compute rewards, advantages and returns.
 
     Raises:

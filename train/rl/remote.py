@@ -62,7 +62,7 @@ from ..losses import k3, masked_mean
 from ..stage import Stage
 from .policy import SharedBase
 from .rewards import truncated_weights
-from .sampling import Draw, Respond, Responses, ended_responses, padded, policy_log_probs, respond
+from .sampling import Respond, Responses, SamplingSettings, ended_responses, padded, policy_log_probs, respond
 
 Drawn: TypeAlias = list[tuple[int, float]]
 """The tokens of a response, each with the server's log-probability."""
@@ -77,7 +77,7 @@ PROBES = 4
 """Number of new connections to each address that are compared before an update is sampled."""
 PROBE_TOKENS = 8
 """Number of likeliest tokens that are compared."""
-HOW = {
+SAMPLING_REQUEST = {
     "temperature": 1.0,
     **WHOLE_DISTRIBUTION,
     "ignore_eos": True,
@@ -95,7 +95,7 @@ def responder(stage: Stage) -> Respond:
     return Server(train.generation, name, stage.checkpoints, train.quantization)
 
 
-def drawn_by(answer: Respond) -> dict[str, Any]:
+def sampler_identity(answer: Respond) -> dict[str, Any]:
     """Return the entry of metrics.json for the server that sampled the last update; {} for this process."""
     return {"drawn_by": answer.identity} if isinstance(answer, Server) else {}
 
@@ -120,7 +120,7 @@ class Server:
         self.identity: dict[str, str] = {"base_url": str(settings.base_url)}
         """The server, in the process that asks it; `retroformer serve` adds the sha256 of its base, and its dtype."""
 
-    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
         """Sample one response to each prompt; `facts` compares the server's log-probabilities with the policy's.
 
         Raises:
@@ -131,11 +131,11 @@ class Server:
         (drawn,) = processes.each([prompts], lambda all_prompts: self._drawn(model, all_prompts, draw))
         response_BT = padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
         responses = ended_responses(prompts, response_BT, draw)
-        theirs_BT = padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
-        facts, importance_BT = self._compared(model, responses, theirs_BT, draw.micro_batch_tokens)
+        server_log_probs_BT = padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
+        facts, importance_BT = self._compared(model, responses, server_log_probs_BT, draw.micro_batch_tokens)
         return responses._replace(facts=facts, importance_BT=importance_BT)
 
-    def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> list[Drawn]:
+    def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> list[Drawn]:
         seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
         folder = (self._folder / f"{self._name}-{secrets.token_hex(4)}").resolve()
         folder.mkdir(parents=True)
@@ -143,7 +143,7 @@ class Server:
             model.save_policy(folder)
             requests = [
                 {
-                    **HOW,
+                    **SAMPLING_REQUEST,
                     "model": folder.name,
                     "prompt": prompt,
                     "seed": seed,
@@ -257,12 +257,15 @@ class Server:
 
     @torch.no_grad()
     def _compared(
-        self, model: SharedBase, responses: Responses, theirs_BT: Tensor, micro_batch_tokens: int
+        self, model: SharedBase, responses: Responses, server_log_probs_BT: Tensor, micro_batch_tokens: int
     ) -> tuple[dict[str, float], Tensor]:
         """Return the facts of the comparison, and the importance weight of each token, (B, T)."""
         mask_BT = responses.mask_BT
-        mine_BT, theirs_BT = policy_log_probs(model, responses, micro_batch_tokens), theirs_BT * mask_BT
-        distance = float(masked_mean((mine_BT - theirs_BT).abs(), mask_BT))
+        mine_BT, server_log_probs_BT = (
+            policy_log_probs(model, responses, micro_batch_tokens),
+            server_log_probs_BT * mask_BT,
+        )
+        distance = float(masked_mean((mine_BT - server_log_probs_BT).abs(), mask_BT))
         if not distance <= self._tolerance:
             raise ProvenanceError(
                 f"The server at {self._settings.base_url} did not sample with the current policy: its "
@@ -271,8 +274,11 @@ class Server:
                 "train.base_model as it is trained and that it alone answers at this address, or train without "
                 "`generation`."
             )
-        facts = {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
-        return facts, truncated_weights(mine_BT, theirs_BT)
+        facts = {
+            "server_distance": distance,
+            "server_kl": float(masked_mean(k3(server_log_probs_BT, mine_BT), mask_BT)),
+        }
+        return facts, truncated_weights(mine_BT, server_log_probs_BT)
 
 
 def _disagreement(one: Drawn, other: Drawn) -> float:

@@ -1,21 +1,21 @@
 """Rewards of PPO and GRPO: the scores of a reward model, or stored ratings."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from retroformer.errors import DamagedFile
-from retroformer.stage_metrics import METRICS, how_to_replace, read_metrics
+from retroformer.stage_metrics import METRICS, how_to_replace
 
 from .. import processes
-from ..data.groups import RatedGroup, RatedResponse
-from ..integrity.finite import require_finite_scores
+from ..adapter import Adapter
+from ..data.samples import RatedGroup, RatedResponse
+from ..integrity import require_finite_scores
 from ..losses import masked_mean
 from .policy import SharedBase
-from .sampling import Draw, Responses, blocks, ended_responses, padded, policy_log_probs
+from .sampling import Responses, SamplingSettings, blocks, ended_responses, padded, policy_log_probs
 
 MAX_WEIGHT = 2.0
 """Largest importance weight of a token."""
@@ -56,15 +56,15 @@ class ScoreScale(NamedTuple):
 UNSCALED = ScoreScale()
 
 
-def score_scale(reward: Path) -> ScoreScale:
-    """Read the scale of the reward model in `reward`. Raises MissingInput or DamagedFile if its metrics lack it."""
-    metrics = read_metrics(reward)
+def score_scale(reward: Adapter) -> ScoreScale:
+    """Return the scale of a reward model. Raises DamagedFile if its metrics lack it."""
+    metrics, folder = reward.metrics, reward.folder
     enough = (metrics.measure("held_out_pairs") or 0) >= LEAST_HELD_OUT_PAIRS
     texts = "held_out" if enough and metrics.measure("held_out_score_mean") is not None else "train"
     mean, deviation = (metrics.measure(f"{texts}_score_{name}") for name in ("mean", "deviation"))
     if mean is None or deviation is None:
         raise DamagedFile(
-            f"{reward / METRICS} lacks the mean and deviation of the reward model's scores: {how_to_replace(reward)}"
+            f"{folder / METRICS} lacks the mean and deviation of the reward model's scores: {how_to_replace(folder)}"
         )
     # The minimum avoids division by 0 for a reward model that gives all texts the same score.
     return ScoreScale(mean, max(deviation, 1e-3))
@@ -73,9 +73,8 @@ def score_scale(reward: Path) -> ScoreScale:
 class ModelScores:
     """Rewards responses by the reward model, in standard deviations of its scores in training."""
 
-    def __init__(self, model: SharedBase, reward: Path, micro_batch_tokens: int) -> None:
-        self._model, self._micro_batch_tokens = model, micro_batch_tokens
-        self._scale = score_scale(reward)
+    def __init__(self, model: SharedBase, scale: ScoreScale, micro_batch_tokens: int) -> None:
+        self._model, self._scale, self._micro_batch_tokens = model, scale, micro_batch_tokens
 
     @torch.no_grad()
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
@@ -118,7 +117,7 @@ class StoredGroups:
         second = next(number for number, response in enumerate(rest) if response.rating != first.rating)
         return [first, rest.pop(second), *rest][: self._size]
 
-    def respond(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    def respond(self, model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
         """Return reflections on these prompts, each of which is there `size` times in succession."""
         stored = [response for ids in prompts[:: self._size] for response in self._chosen(self._groups[tuple(ids)])]
         self._given = stored

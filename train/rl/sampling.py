@@ -13,15 +13,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 
 from .. import processes
-from ..data.samples import Prompt, prompt_ids, require_length
 from ..plan.estimate import case_of
 from ..plan.shape import read_config, shape_of
-from ..shared_prompt.batches import micro_batches
-from ..shared_prompt.group import Group, consecutive, divided
+from ..shared_prompt.group import Group, consecutive, divided, micro_batches
 from ..shared_prompt.packed import Packed, pack
 from ..stage_kinds import stages_of
 from .policy import SharedBase
@@ -87,7 +84,7 @@ class Responses(NamedTuple):
         return consecutive(self.prompts, self.tokens)
 
 
-class Draw(NamedTuple):
+class SamplingSettings(NamedTuple):
     """Settings of sampling, and of reading what was sampled."""
 
     max_new_tokens: int
@@ -105,7 +102,7 @@ class Draw(NamedTuple):
 class Respond(Protocol):
     """Samples from the policy: `respond` in this process, or `train.rl.remote` by a server."""
 
-    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
         """Sample one response of the current policy to each prompt."""
         ...
 
@@ -117,7 +114,9 @@ class Block(NamedTuple):
     packed: Packed
 
 
-def draw_of(experiment: Experiment, stage: str, tokenizer: Any, prompts: Sequence[list[int]]) -> Draw:
+def sampling_settings(
+    experiment: Experiment, stage: str, tokenizer: Any, prompts: Sequence[list[int]]
+) -> SamplingSettings:
     """Return the sampling settings of a stage of the config, for responses to some of `prompts`."""
     most = experiment.reflector.max_new_tokens
     longest = max(map(len, prompts), default=0) + most
@@ -125,18 +124,12 @@ def draw_of(experiment: Experiment, stage: str, tokenizer: Any, prompts: Sequenc
     (kind,) = (kind for kind in stages_of(experiment) if kind.name == stage)
     at_once = max(1, case_of(experiment, kind, shape, "cuda" if torch.cuda.is_available() else "cpu", longest).drawn)
     micro_batch_tokens = experiment.train.micro_batch_tokens
-    return Draw(most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed, micro_batch_tokens)
+    return SamplingSettings(
+        most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed, micro_batch_tokens
+    )
 
 
-def tokenised_prompts(experiment: Experiment, tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Tokenise prompts. Raises ConfigError if a prompt with the longest response exceeds train.max_length."""
-    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
-    lengths = [len(row) + experiment.reflector.max_new_tokens for row in ids]
-    require_length(lengths, experiment.train.max_length, "prompts with their response")
-    return ids
-
-
-def asked_in_update(lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int) -> list[int]:
+def prompt_indices(lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int) -> list[int]:
     """Return the numbers of the prompts of an update, the shortest first, each as often as it gets responses.
 
     Each pass over all prompts has an order of its own. The result depends on the arguments only, so a resumed run takes
@@ -146,10 +139,10 @@ def asked_in_update(lengths: Sequence[int], update: int, prompts: int, responses
     return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]
 
 
-def asked_in_refill(
+def refill_indices(
     lengths: Sequence[int], seed: str, prompts: int, responses: int, drawn: Mapping[int, int], kept: Container[int]
 ) -> list[int]:
-    """Return the numbers of further prompts of an update, in the form of `asked_in_update`.
+    """Return the numbers of further prompts of an update, in the form of `prompt_indices`.
 
     They are drawn at random, by `seed`, from the prompts that the update has drawn least often so far; those in
     `kept`, which are in its batch, come last.
@@ -158,15 +151,6 @@ def asked_in_refill(
     order.sort(key=lambda number: (number in kept, drawn[number]))
     chosen = islice(cycle(order), prompts)
     return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]
-
-
-def require_whole_groups(name: str, batch_size: int, key: str, responses: int) -> None:
-    """Raise ConfigError if a batch cannot be divided among prompts with this number of responses each."""
-    if batch_size % responses:
-        raise ConfigError(
-            f"train.{name}.batch_size={batch_size} is no multiple of train.{name}.{key}={responses}: change one of "
-            "them."
-        )
 
 
 def numbers_of_update(name: str, count: int, update: int, batch_size: int, seed: int) -> list[int]:
@@ -182,7 +166,7 @@ def _order_of_pass(name: str, count: int) -> "array[int]":
     return array("q", random.Random(name).sample(range(count), count))
 
 
-def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+def respond(model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
     """Sample one response of the policy to each prompt; equal prompts that follow each other are read once."""
     model.eval()
 
@@ -196,7 +180,7 @@ def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Resp
     return ended_responses(prompts, response_BT, draw)
 
 
-def ended_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: Draw) -> Responses:
+def ended_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: SamplingSettings) -> Responses:
     """Replace what follows the end of a turn by padding."""
     is_end_BT = response_BT == draw.eos_id
     mask_BT = (is_end_BT.cumsum(dim=1) - is_end_BT.long()) == 0

@@ -5,8 +5,8 @@
 - score: mean reward of a response. kl: divergence of a response from the SFT policy, in nats: the mean of sums over
   its tokens of k1. entropy: mean over the tokens, in nats.
 - response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
-- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.alarms`.
-- alarm_collapse, alarm_length: 1 while they ring, see `train.rl.alarms`; `alarms` has a sentence for each that rang.
+- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.updates`.
+- alarm_collapse, alarm_length: 1 while they ring, see `train.rl.updates`; `alarms` has a sentence for each that rang.
 - importance, truncated: of stored reflections, the mean weight of a token, and the share of tokens whose weight was cut
   at its bound; see `train.rl.rewards`.
 - server_distance, server_kl: if a server generates the responses, see `train.rl.remote`; `drawn_by` names it.
@@ -30,7 +30,6 @@ GRPO:
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -39,19 +38,17 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Grpo, Ppo
 
 from .. import processes
-from ..base import load_base, load_tokenizer, require_same_shape
-from ..data.groups import RatedGroup
-from ..data.samples import Prompt
-from ..plan.estimate import require_room
-from ..reward_audit import require_better_than_chance
+from ..adapter import Adapter
+from ..base import load_base, load_tokenizer
+from ..data.samples import Prompt, RatedGroup, prompt_ids
+from ..preflight import preflight
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
-from .alarms import Describe, Facts, describer
 from .policy import SharedBase
-from .remote import drawn_by, responder
+from .remote import responder, sampler_identity
 from .rewards import ModelScores, StoredGroups, score_scale
-from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, tokenised_prompts
-from .updates import make_optimizer, take_updates
+from .sampling import Respond, Responses, SamplingSettings, sampling_settings
+from .updates import Describe, Facts, describer, make_optimizer, take_updates
 
 
 class PolicyRun(NamedTuple):
@@ -61,25 +58,21 @@ class PolicyRun(NamedTuple):
     model: SharedBase
     optimizer: torch.optim.Optimizer
     prompts: list[list[int]]
-    draw: Draw
+    draw: SamplingSettings
     history: list[Facts]
     describe: Describe
     answer: Respond
 
 
-def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Path) -> None:
-    """Train the adapter in `sft` on `prompts` against the reward model in `reward`, and publish it.
+def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], adapters: Mapping[str, Adapter]) -> None:
+    """Train the adapter `sft` on `prompts` against the reward model `reward`, and publish it.
 
     Raises:
-        ConfigError: a prompt with the longest response exceeds train.max_length, or the reward model is no better
-            than chance.
         EndpointFailure, ProvenanceError: the server that generates responses fails, or does not use the policy.
     """
     settings = stage.experiment.train.ppo
-    require_whole_groups("ppo", settings.batch_size, "responses_per_prompt", settings.responses_per_prompt)
-    require_better_than_chance(reward, stage.experiment.train.weak_reward_model)
-    run = _load(stage, settings, prompts, sft, reward)
-    scale, first = score_scale(reward), len(run.history)
+    run = _load(stage, settings, prompts, adapters)
+    scale, first = score_scale(adapters["reward"]), len(run.history)
     updates = ppo.ppo(run.model, run.optimizer, run.prompts, settings, run.draw, scale, first, run.describe, run.answer)
     _take_and_publish(stage, settings, run, updates)
 
@@ -87,41 +80,28 @@ def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Pat
 def train_by_grpo(
     stage: Stage,
     prompts: Sequence[Prompt],
-    adapters: Mapping[str, Path],
+    adapters: Mapping[str, Adapter],
     live: AbstractContextManager[grpo.Rewards | None] | None,
 ) -> None:
     """Train the adapter `sft` on `prompts` against the adapter `reward`, or on `live` rewards, and publish it.
 
     The main process computes all live rewards; in every other process `live` yields None.
-
-    Raises:
-        ConfigError: a prompt with the longest response exceeds train.max_length, the batch is no multiple of the
-            group, or the reward model is no better than chance.
     """
     settings = stage.experiment.train.grpo
-    require_whole_groups("grpo", settings.batch_size, "group", settings.group)
-    if live is None:
-        require_better_than_chance(adapters["reward"], stage.experiment.train.weak_reward_model)
-    run = _load(stage, settings, prompts, adapters["sft"], adapters.get("reward"))
-    first = len(run.history)
-    with live or nullcontext(ModelScores(run.model, adapters["reward"], run.draw.micro_batch_tokens)) as source:
-        rewards = source if live is None and source is not None else _OfTheMainProcess(source)
+    run = _load(stage, settings, prompts, adapters)
+    first, most_tokens = len(run.history), run.draw.micro_batch_tokens
+    with live or nullcontext(ModelScores(run.model, score_scale(adapters["reward"]), most_tokens)) as source:
+        rewards = source if live is None and source is not None else _BroadcastRewards(source)
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )
         _take_and_publish(stage, settings, run, updates)
 
 
-def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], sft: Path) -> None:
-    """Train the adapter in `sft` by GRPO on stored reflections and their ratings, and publish it.
-
-    Raises:
-        ConfigError: a prompt with the longest response exceeds train.max_length, or the batch is no multiple of the
-            group.
-    """
+def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], adapters: Mapping[str, Adapter]) -> None:
+    """Train the adapter `sft` by GRPO on stored reflections and their ratings, and publish it."""
     settings = stage.experiment.train.grpo
-    require_whole_groups("grpo", settings.batch_size, "group", settings.group)
-    run = _load(stage, settings, [group.prompt for group in groups], sft, None)
+    run = _load(stage, settings, [group.prompt for group in groups], adapters)
     stored = StoredGroups(groups, run.prompts, settings.group)
     first = len(run.history)
     answer: Respond = stored.respond
@@ -129,7 +109,7 @@ def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], sft: Path
     _take_and_publish(stage, settings, run._replace(answer=answer), updates)
 
 
-class _OfTheMainProcess(NamedTuple):
+class _BroadcastRewards(NamedTuple):
     """Rewards that the main process computes for all."""
 
     source: grpo.Rewards | None
@@ -146,18 +126,20 @@ class _OfTheMainProcess(NamedTuple):
         return rewards_B
 
 
-def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Path, reward: Path | None) -> PolicyRun:
-    """Load models and prompts, and resume from the newest checkpoint."""
+def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapters: Mapping[str, Adapter]) -> PolicyRun:
+    """Tokenise the prompts, make the preflight, load the models, and resume from the newest checkpoint."""
     experiment, meter = stage.experiment, Meter()
     tokenizer = load_tokenizer(experiment.train)
-    ids = tokenised_prompts(experiment, tokenizer, prompts)
-    require_room(stage, max(map(len, ids), default=0) + experiment.reflector.max_new_tokens)
-    base, checkpointing = load_base(experiment.train), experiment.train.gradient_checkpointing
-    require_same_shape(base, sft, experiment.train.lora)
-    model = SharedBase(base, sft, reward, gradient_checkpointing=checkpointing)
+    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
+    lengths = [len(row) + experiment.reflector.max_new_tokens for row in ids]
+    preflight(stage, "prompts with their response", lengths, max(lengths, default=0), adapters)
+    sft, reward = (adapters[name].folder if name in adapters else None for name in ("sft", "reward"))
+    assert sft is not None
+    checkpointing = experiment.train.gradient_checkpointing
+    model = SharedBase(load_base(experiment.train), sft, reward, gradient_checkpointing=checkpointing)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
-    draw = draw_of(experiment, stage.name, tokenizer, ids)
+    draw = sampling_settings(experiment, stage.name, tokenizer, ids)
     return PolicyRun(meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage))
 
 
@@ -165,5 +147,5 @@ def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, update
     progress = take_updates(stage, settings, updates, run.history, run.model, run.optimizer)
     tokens = sum(int(facts["tokens"] * settings.epochs) for facts in run.history)
     cost = run.meter.read(tokens, progress["resumed_from_update"])
-    metrics = {"prompts": len(run.prompts)} | progress | drawn_by(run.answer) | cost
+    metrics = {"prompts": len(run.prompts)} | progress | sampler_identity(run.answer) | cost
     publish(stage, run.model.save_policy, metrics)

@@ -92,8 +92,6 @@ class ActorCritic(nn.Module):
 
     `start` has the adapter with which the actor begins; None: a fresh one, which changes nothing at first.
 
-    Raises:
-        ConfigError: the adapter in `start` does not have the shape that `lora` describes, or does not fit the base.
     """
 
     def __init__(self, base: Any, lora: Lora, start: Path | None, *, gradient_checkpointing: bool = True) -> None:
@@ -104,7 +102,7 @@ class ActorCritic(nn.Module):
             self.language_model: Any = get_peft_model(base, lora_config(base, lora), adapter_name=POLICY)
             self.language_model.add_adapter(REFERENCE, lora_config(base, lora))
         else:
-            self.language_model = load_adapter(base, start, lora, POLICY)
+            self.language_model = load_adapter(base, start, POLICY)
             self.language_model.load_adapter(start, REFERENCE)
         self.language_model.set_adapter(POLICY)
         keep_trainables_in_fp32(self.language_model)

@@ -11,7 +11,7 @@
   mean value of the chosen actions, gradient_norm that of the actor before clipping.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -25,7 +25,9 @@ from retroformer.progress import line
 from retroformer.records import Task
 
 from .. import preemption
+from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
+from ..preflight import preflight
 from ..rl.checkpoint import restore_state, save_state
 from ..rl.policy import POLICY
 from ..stage import Meter, Stage, publish
@@ -72,17 +74,18 @@ def facts_of_play(experiment: Experiment, tasks: Sequence[Task]) -> list[Any]:
     return [played, limits, experiment.actor.kind, [task.id for task in tasks]]
 
 
-def train_by_sac(stage: Stage, tasks: Sequence[Task], start: Path | None) -> None:
-    """Train the actor on `tasks`, starting from the adapter in `start` or a fresh one, and publish it.
+def train_by_sac(stage: Stage, tasks: Sequence[Task], adapters: Mapping[str, Adapter]) -> None:
+    """Train the actor on `tasks`, starting from the adapter `start` of `adapters` or a fresh one, and publish it.
 
     Raises:
-        ConfigError: the tasks or their prompts do not suit SAC, or the adapter in `start` is of another shape.
+        ConfigError: the tasks or their prompts do not suit SAC.
         InfrastructureFailure: a task could not be played; the episodes before it are in a checkpoint.
         NotFinite: an update has infinite numbers or NaN; the checkpoints are those that a kill would have left.
     """
     experiment, meter = stage.experiment, Meter()
     tokenizer = load_tokenizer(experiment.train)
-    learner = _load(stage, start)
+    preflight(stage, "samples", [], 0, adapters)
+    learner = _load(stage, adapters["start"].folder if "start" in adapters else None)
     resumed_from = len(learner.history)
     with online_play(experiment, learner.model, tokenizer, tasks) as play:
         _take_episodes(stage, learner, play)

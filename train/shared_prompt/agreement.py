@@ -43,7 +43,7 @@ CHECKED = 3
 logger = logging.getLogger(__name__)
 
 
-def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, quick: bool = False) -> None:
+def choose_attention(trunk: Any, values: Values, groups: Sequence[Group], *, quick: bool = False) -> None:
     """Choose the attention that reads packed groups, and check it on a group with several responses.
 
     On a GPU this is flex attention with a block mask if it works there, else attention with a dense mask; on a CPU it

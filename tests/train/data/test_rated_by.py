@@ -18,7 +18,7 @@ from retroformer.records import Key, Outcome, Reflection, Task
 from tests.support.characters import attempt_at
 from tests.support.data import DATA, needs_data
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
-from train.commands import grpo, train
+from train.commands import train
 from train.data import inputs
 
 LOGS = DATA / "recorded" / "reflexion_logs.jsonl.xz"
@@ -135,4 +135,4 @@ def test_live_returns_cannot_be_rated_anew(tiny_base: Path, workplace: Path) -> 
     config = config_file(workplace, tiny_base)
     overrides = ("train.grpo.reward=live", "train.rated_by=success")
     with pytest.raises(ConfigError, match=r"train\.rated_by=success rates stored attempts"):
-        grpo(LoadedConfig(config, overrides, load(config, overrides)))
+        train("grpo", [LoadedConfig(config, overrides, load(config, overrides))])

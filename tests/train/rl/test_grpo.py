@@ -15,14 +15,14 @@ from train.base import load_base
 from train.losses import against_others, centred, group_loss, shares, standardised
 from train.rl.grpo import CLIP, CLIP_HIGH, GrpoBatch, accumulate_gradients, compare, grpo
 from train.rl.policy import SharedBase
-from train.rl.rewards import ModelScores
-from train.rl.sampling import Draw, Responses, asked_in_update, ended_responses, respond
+from train.rl.rewards import ModelScores, ScoreScale
+from train.rl.sampling import Responses, SamplingSettings, ended_responses, prompt_indices, respond
 from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
+DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
 NONE = math.nan
 REWARDS_NG = torch.tensor(
     [[1.0, 0.0, 0.0, 1.0], [0.3, 0.3, 0.3, 0.3], [3.0, NONE, 0.0, NONE], [NONE, NONE, 2.0, NONE], [NONE] * 4]
@@ -282,7 +282,7 @@ def test_a_large_kl_coefficient_keeps_the_policy_close_to_its_start(tiny_base: P
 
 def test_a_pass_takes_every_prompt_once_in_whole_groups() -> None:
     lengths = [5, 1, 4, 2, 3, 6]
-    asked = [asked_in_update(lengths, update, prompts=2, responses=3, seed=7) for update in range(6)]
+    asked = [prompt_indices(lengths, update, prompts=2, responses=3, seed=7) for update in range(6)]
     assert all(
         update[:3] == [update[0]] * 3 and update[3:] == [update[3]] * 3 and update[0] != update[3] for update in asked
     )
@@ -304,10 +304,9 @@ def test_equal_reflections_have_equal_scores_and_a_missing_end_lowers_the_score(
     tiny_base: Path, workplace: Path
 ) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
-    (reward / "metrics.json").write_text('{"train_score_mean": 1.0, "train_score_deviation": 0.5}')
     model = ScoresByPlace(load_base(train), sft, reward)
     drawn_BT = torch.tensor([[20, END, PAD], [20, END, PAD], [20, END, PAD], [20, 21, 22]])
     responses = ended_responses([[5], [5], [6], [6]], drawn_BT, DRAW)
-    scores_B = ModelScores(model, reward, 3200)(0, [0, 0, 1, 1], responses)
+    scores_B = ModelScores(model, ScoreScale(1.0, 0.5), 3200)(0, [0, 0, 1, 1], responses)
     # Scores are 1, the first one's again, 3 and 4; (4 - 1) / 0.5 = 6, less 1 for the missing end.
     assert scores_B.tolist() == [0.0, 0.0, 4.0, 5.0]

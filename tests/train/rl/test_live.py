@@ -26,7 +26,7 @@ from tests.train.world import AUTHOR, prompt, tiny_experiment
 from train.base import load_tokenizer
 from train.data.failures import Failure, stored_failures
 from train.rl.live import LiveReturns, conditions_of_play, conditions_of_returns
-from train.rl.sampling import Draw, Responses, ended_responses
+from train.rl.sampling import Responses, SamplingSettings, ended_responses
 
 
 def said(experiment: Any, *texts: str) -> Responses:
@@ -35,7 +35,7 @@ def said(experiment: Any, *texts: str) -> Responses:
     ids = [[*tokenizer(text, add_special_tokens=False).input_ids, END] for text in texts]
     width = max(map(len, ids))
     drawn_BT = torch.tensor([row + [PAD] * (width - len(row)) for row in ids])
-    return ended_responses([[5]] * len(texts), drawn_BT, Draw(0, 1, PAD, END, 0))
+    return ended_responses([[5]] * len(texts), drawn_BT, SamplingSettings(0, 1, PAD, END, 0))
 
 
 FAILURE = Failure(attempt_at(CAPITAL), Memory(), trial=1, accepted=0, prompt=prompt("capital"))

@@ -17,7 +17,7 @@ from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.rl.policy import SharedBase
 from train.rl.ppo import accumulate_gradients, evaluate, ppo
 from train.rl.rewards import UNSCALED, ScoreScale
-from train.rl.sampling import Draw, Responses, blocks, draw_of, ended_responses, respond
+from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, respond, sampling_settings
 from train.rl.updates import make_optimizer, set_learning_rates
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
 PAD, END = 0, 2
 FIRST_BAD_TOKEN = 130
-DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
+DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
 
 
 class PaysForLowTokens(SharedBase):
@@ -170,7 +170,7 @@ def test_responses_are_sampled_in_batches_that_fit_beside_training(
     # The longest prompt has 8 tokens, a response up to 8.
     section = quick_settings().model_dump()
     experiment = tiny_experiment(workplace, tiny_base, ppo=section, micro_batch_tokens=4 * 16)
-    draw = draw_of(experiment, "ppo", load_tokenizer(train), PROMPTS)
+    draw = sampling_settings(experiment, "ppo", load_tokenizer(train), PROMPTS)
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
 
     def note(_: Any, __: Any, logits_BV: Tensor) -> None:
@@ -198,7 +198,7 @@ def test_every_prompt_of_an_update_gets_its_number_of_responses(tiny_base: Path,
     train, sft, reward = adapters(workplace, tiny_base)
     model, asked = PaysForLowTokens(load_base(train), sft, reward), list[list[int]]()
 
-    def answer(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    def answer(model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
         asked.extend(prompts)
         return respond(model, prompts, draw)
 

@@ -22,6 +22,7 @@ from retroformer.experiment.sections.train import Generation
 from tests.serve.running import Endpoint, start
 from tests.train.rl.test_ppo import DRAW, END, PROMPTS, adapters, quick_settings
 from tests.train.world import prompt, tiny_experiment
+from train.adapter import Adapter, require_adapter
 from train.base import load_base
 from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
@@ -341,7 +342,7 @@ def test_equal_prompts_have_different_seeds_and_an_update_is_repeatable(
     assert drawn(0) == drawn(0) != drawn(1)
 
 
-def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, Path, Path]:
+def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, dict[str, Adapter]]:
     """Return PPO and GRPO stages of three updates with the server at `url`, and their adapters."""
     _, sft, reward = adapters(workplace, base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
@@ -353,8 +354,7 @@ def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, Path, P
     return (
         make_stage("ppo", experiment, [], {}),
         make_stage("grpo", experiment, [], {}),
-        sft,
-        reward,
+        {"sft": require_adapter(sft), "reward": require_adapter(reward)},
     )
 
 
@@ -363,10 +363,10 @@ def test_a_run_resumes_after_its_server_failed_and_ends_like_an_unbroken_one(
 ) -> None:
     tires = Tires(url, strength=100)
     with answering(tires) as address:
-        stage, _, sft, reward = stages(workplace, tiny_base, address)
+        stage, _, trained = stages(workplace, tiny_base, address)
 
         def improved() -> tuple[bytes, dict[str, Any]]:
-            train_by_ppo(stage, ASKED, sft, reward)
+            train_by_ppo(stage, ASKED, trained)
             metrics = json.loads((stage.folder / "metrics.json").read_text())
             return (stage.folder / "adapter_model.safetensors").read_bytes(), metrics
 
@@ -395,15 +395,15 @@ def test_a_server_that_takes_no_adapters_is_reported_in_one_sentence(tiny_base: 
 
 
 def test_grpo_uses_the_server_in_the_same_way(tiny_base: Path, workplace: Path, url: str) -> None:
-    _, stage, sft, reward = stages(workplace, tiny_base, url)
-    train_by_grpo(stage, ASKED, {"sft": sft, "reward": reward}, None)
+    _, stage, trained = stages(workplace, tiny_base, url)
+    train_by_grpo(stage, ASKED, trained, None)
     history = json.loads((stage.folder / "metrics.json").read_text())["history"]
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
 
 
 def test_metrics_name_the_server_and_its_base(tiny_base: Path, workplace: Path, url: str) -> None:
-    stage, _, sft, reward = stages(workplace, tiny_base, url)
-    train_by_ppo(stage, ASKED, sft, reward)
+    stage, _, trained = stages(workplace, tiny_base, url)
+    train_by_ppo(stage, ASKED, trained)
     metrics = json.loads((stage.folder / "metrics.json").read_text())
     said = {"base_url": url, "base_sha256": stage.inputs["base"], "dtype": "float32"}
     assert metrics["drawn_by"] == said

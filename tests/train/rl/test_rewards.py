@@ -18,7 +18,7 @@ from tests.train.rl.test_grpo_stage import QUICK, fresh_adapters
 from tests.train.rl.test_ppo import END, PROMPTS
 from tests.train.world import AUTHOR, config_file, metrics, prompt
 from train.__main__ import main
-from train.data.groups import RatedGroup, RatedResponse
+from train.data.samples import RatedGroup, RatedResponse
 from train.rl.grpo import grpo
 from train.rl.policy import SharedBase
 from train.rl.rewards import MAX_WEIGHT, StoredGroups

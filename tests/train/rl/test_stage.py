@@ -11,15 +11,15 @@ import pytest
 from retroformer.errors import ConfigError
 from tests.train.rl.test_ppo import adapters
 from tests.train.world import prompt, tiny_experiment
+from train.adapter import require_adapter
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.rl import checkpoint
-from train.rl.alarms import first_rings
 from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
-from train.rl.sampling import draw_of
+from train.rl.sampling import sampling_settings
 from train.rl.stage import train_by_ppo
-from train.rl.updates import make_optimizer
+from train.rl.updates import first_rings, make_optimizer
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -45,7 +45,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
 
     def improved() -> tuple[dict[str, Any], bytes, list[str]]:
         caplog.clear()
-        train_by_ppo(stage, prompts, sft, reward)
+        train_by_ppo(stage, prompts, {"sft": require_adapter(sft), "reward": require_adapter(reward)})
         said = [record.getMessage() for record in caplog.records if record.name == "train.rl.updates"]
         weights = (stage.folder / "adapter_model.safetensors").read_bytes()
         return json.loads((stage.folder / "metrics.json").read_text()), weights, said
@@ -62,7 +62,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     optimizer = make_optimizer(model, experiment.train.ppo)
     tokenizer = load_tokenizer(train)
     ids = [prompt_ids(tokenizer, asked) for asked in prompts]
-    draw = draw_of(experiment, "ppo", tokenizer, [])
+    draw = sampling_settings(experiment, "ppo", tokenizer, [])
     list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
     checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
     resumed, resumed_weights, said = improved()
@@ -78,4 +78,4 @@ def test_a_policy_of_another_shape_than_the_config_asks_for_is_refused(tiny_base
     experiment = tiny_experiment(workplace, tiny_base, lora={"layers": "upper_half"})
     stage = make_stage("ppo", experiment, [], {})
     with pytest.raises(ConfigError, match=r"layers .*'all'.*, but train.lora asks for .*'upper_half'"):
-        train_by_ppo(stage, [prompt("task")], sft, reward)
+        train_by_ppo(stage, [prompt("task")], {"sft": require_adapter(sft), "reward": require_adapter(reward)})

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from retroformer.errors import EndpointFailure, RetroformerError, ServiceError
+from retroformer.records import Message
 from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
-from train.base import load_base
-from train.rl.alarms import Facts
+from train.base import load_base, load_tokenizer
+from train.data.samples import prompt_ids
 from train.rl.policy import SharedBase
-from train.rl.updates import make_optimizer, take_updates
+from train.rl.updates import Facts, describer, first_rings, make_optimizer, repetition, ringing, take_updates
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -58,3 +59,88 @@ def test_a_half_updated_policy_is_never_saved(
     for path in checkpoints:
         steps_taken = {int(state["step"]) for state in torch.load(path)["optimizer"]["state"].values()}
         assert steps_taken == {1}
+
+
+FIRST = {"entropy": 1.0, "distinct_2": 0.8, "ended": 1.0, "response_tokens": 20.0}
+
+
+def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
+    history: list[dict[str, float]] = []
+    for change in ({}, *changes):
+        now = FIRST | change
+        history.append(now | ringing(history, now))
+    return history
+
+
+@pytest.mark.parametrize(
+    ("change", "alarm"),
+    [
+        ({"entropy": 0.24}, "alarm_collapse"),
+        ({"distinct_2": 0.39}, "alarm_collapse"),
+        ({"ended": 0.74}, "alarm_length"),
+        ({"response_tokens": 41.0}, "alarm_length"),
+        ({"entropy": 0.26, "distinct_2": 0.41, "ended": 0.76, "response_tokens": 39.0}, None),
+        ({"entropy": 3.0, "distinct_2": 1.0, "response_tokens": 2.0}, None),
+    ],
+)
+def test_an_alarm_rings_beyond_its_share_of_the_first_value(change: dict[str, float], alarm: str | None) -> None:
+    now = history_of(change)[-1]
+    assert {name for name in ("alarm_collapse", "alarm_length") if now[name]} == ({alarm} - {None})
+
+
+def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> None:
+    history = history_of({}, {"entropy": 0.1}, {}, {"entropy": 0.1, "ended": 0.5})
+    assert [facts["alarm_collapse"] for facts in history] == [0.0, 0.0, 1.0, 0.0, 1.0]
+    assert first_rings(history) == [
+        "Update 3: the policy says the same to everything (entropy 1.00 at first and 0.10 now, distinct_2 0.80 at "
+        "first and 0.80 now).",
+        "Update 5: the responses have grown or do not end (ended 1.00 at first and 0.50 now, response_tokens "
+        "20.00 at first and 20.00 now).",
+    ]
+
+
+def test_the_first_update_never_rings() -> None:
+    assert first_rings(history_of()) == []
+    assert ringing([], {"entropy": 0.0, "distinct_2": 0.0, "ended": 0.0, "response_tokens": 99.0}) == {
+        "alarm_collapse": 0.0,
+        "alarm_length": 0.0,
+    }
+
+
+def test_updates_recorded_without_alarms_ring_as_well() -> None:
+    (said,) = first_rings([FIRST, FIRST | {"ended": 0.5}])
+    assert said.startswith("Update 2: the responses have grown or do not end")
+
+
+EXAMPLES = Message(role="system", content="You advise. For example: try the left door before the right one.")
+ATTEMPT = Message(role="user", content="Action 1: go to drawer 1\nAction 2: open drawer 1\nIt failed. Advice:")
+
+
+def test_copies_of_the_attempt_and_of_the_examples_are_counted_separately() -> None:
+    texts = ["Open drawer 1. It failed.", "Try the left door.", "Look under the bed, behind the lamp."]
+    facts = repetition(texts, [(EXAMPLES, ATTEMPT)] * 3)
+    assert facts["copied_from_attempt"] == pytest.approx(1 / 3)
+    assert facts["restating"] == pytest.approx(1 / 3)
+    assert facts["copied_from_instruction"] == pytest.approx(1 / 3)
+    # Words: open drawer 1 it failed try the left door look under bed behind lamp; `the` comes three times.
+    assert facts["distinct_1"] == 14 / 16
+
+
+def test_a_response_restates_if_half_of_it_is_copied() -> None:
+    # 2 of 4 n-grams, then 2 of 5.
+    half, less = "open drawer 1 it failed so wait", "open drawer 1 it failed so wait here"
+    assert [repetition([text], [(ATTEMPT,)])["restating"] for text in (half, less)] == [1.0, 0.0]
+
+
+def test_a_prompt_of_one_message_has_no_instruction_to_copy() -> None:
+    assert repetition(["open drawer 1 it"], [(ATTEMPT,)])["copied_from_instruction"] == 0.0
+
+
+def test_responses_are_compared_with_their_own_prompts(tiny_base: Path, workplace: Path) -> None:
+    tokenizer = load_tokenizer(tiny_experiment(workplace, tiny_base).train)
+    prompts = [(EXAMPLES, ATTEMPT), (Message(role="user", content="Nothing to copy here at all."),)]
+    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
+    said = [*tokenizer("Open drawer 1. It failed.", add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+    describe = describer(tokenizer, prompts, ids)
+    assert describe(ids, [said, said])["copied_from_attempt"] == 0.5
+    assert describe([ids[1]], [said])["copied_from_attempt"] == 0.0

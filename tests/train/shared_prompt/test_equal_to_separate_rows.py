@@ -17,7 +17,7 @@ from train.imitation import Imitation
 from train.reward import Ranking, scorer
 from train.shared_prompt import agreement
 from train.shared_prompt import packed as packing
-from train.shared_prompt.agreement import LIMIT, Values, differences, require_agreement, settle_attention
+from train.shared_prompt.agreement import LIMIT, Values, choose_attention, differences, require_agreement
 from train.shared_prompt.attention import QUICK, SPLIT
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
@@ -67,7 +67,7 @@ def experiment(request: pytest.FixtureRequest, tiny_base: Path, workplace: Path)
 
 def adapted(experiment: Any, folder: Path, checkpointing: bool) -> Any:
     save_adapter(experiment, folder)
-    model = load_adapter(load_base(experiment.train), folder, experiment.train.lora)
+    model = load_adapter(load_base(experiment.train), folder)
     if checkpointing:
         model.get_base_model().gradient_checkpointing_enable()
         model.get_base_model().enable_input_require_grads()
@@ -100,7 +100,7 @@ def test_the_check_reads_three_distinct_responses(experiment: Any, workplace: Pa
     trunk = trunk_of(model)
     trunk.register_forward_pre_hook(lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True)
     equal, several = Group([5, 6], [[8, 9]] * 5), Group([5, 6, 7], [[8, 9], [8, 9], [10], [11, 12], [13]])
-    settle_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), [equal, several])
+    choose_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), [equal, several])
     assert read[:4] == [8, 5, 4, 5]
 
 
@@ -218,7 +218,7 @@ def test_quick_attention_is_used_on_request(experiment: Any, workplace: Path) ->
     trunk = trunk_of(model)
     for quick, attention in ((True, QUICK), (False, SPLIT)):
         trunk.config._attn_implementation = SPLIT
-        settle_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), GROUPS, quick=quick)
+        choose_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), GROUPS, quick=quick)
         assert trunk.config._attn_implementation == attention
 
 

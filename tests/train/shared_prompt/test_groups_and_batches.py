@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from train.data.samples import Sample, SamplePair
 from train.pair_split import weights_of_pairs
-from train.shared_prompt.batches import micro_batches, training_batches
-from train.shared_prompt.group import Group, Groups, consecutive, divided, group_of
+from train.shared_prompt.group import Group, Groups, consecutive, divided, group_of, micro_batches, training_batches
 from train.shared_prompt.packed import pack
 from train.shared_prompt.reading import AT_ONCE, WORDS_AT_ONCE, token_readings
 

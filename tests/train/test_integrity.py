@@ -1,19 +1,22 @@
-"""torch and safetensors write to a disk that is really full."""
+"""A full disk is reported as such, and a damaged checkpoint is found by its manifest."""
 
+import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from train.integrity.disk import writing_to
+from retroformer.errors import DamagedFile
+from train.integrity import newest_sound, verify, write_manifest, writing_to
 
 _FILL = """
 import sys, torch
 from pathlib import Path
 from safetensors.torch import save_file
 from retroformer.errors import run_command
-from train.integrity.disk import writing_to
+from train.integrity import writing_to
 def fill(arguments):
     folder, weights = Path(arguments[0]), {"weights": torch.zeros(2**22)}
     with writing_to(folder / "not-there-yet"):
@@ -38,3 +41,35 @@ def test_a_full_disk_is_reported_in_one_sentence(tmp_path: Path, library: str) -
 def test_an_error_on_a_disk_with_room_is_not_changed(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="shapes differ"), writing_to(tmp_path / "folder"):
         raise RuntimeError("shapes differ")
+
+
+def checkpoint(folder: Path, number: int) -> Path:
+    path = folder / f"update-{number:06d}.pt"
+    path.write_bytes(bytes(100))
+    return path
+
+
+def load(path: Path) -> Path:
+    verify(path.with_suffix(".json"))
+    return path
+
+
+def test_an_older_checkpoint_with_a_manifest_is_used_and_a_warning_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older, newest = (checkpoint(tmp_path, number) for number in (1, 2))
+    write_manifest(older.with_suffix(".json"), {older.name: older})
+    with caplog.at_level(logging.WARNING):
+        assert newest_sound(tmp_path, [older, newest], load) == older
+    assert "has no manifest update-000002.json" in caplog.text
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    damaged = checkpoint(tmp_path, 1)
+    write_manifest(damaged.with_suffix(".json"), {damaged.name: damaged})
+    damaged.write_bytes(bytes(99))
+    with pytest.raises(DamagedFile, match=r"^Every checkpoint in .* is damaged .*: restore one from a copy, or delete"):
+        newest_sound(tmp_path, [damaged], load)
+    damaged.with_suffix(".json").write_text(json.dumps({"files": {}}))
+    with pytest.raises(DamagedFile, match=r"its manifest update-000001\.json cannot be read"):
+        newest_sound(tmp_path, [damaged], load)

@@ -1,14 +1,76 @@
-"""Manifests of checkpoints: size and sha256 of every file, so that damage is detected before anything is loaded."""
+"""Keeps damaged files, full disks and numbers that are not finite out of training."""
 
+import errno
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from retroformer.errors import DamagedFile
+import torch
+from torch import Tensor, nn
+
+from retroformer.errors import DamagedFile, NotFinite, RetroformerError
 from retroformer.files import durable
+
+LOWER_THE_RATE = (
+    "no checkpoint contains it; lower the stage's learning_rate, or check the data and the adapters of earlier stages, "
+    "and run the command again."
+)
+
+
+def require_finite(named: Iterable[tuple[str, Tensor]], where: str) -> None:
+    """Raise NotFinite for the first tensor with infinite numbers or NaN; `where` ends the message."""
+    for name, tensor in named:
+        if tensor.is_floating_point() and not is_finite(tensor):
+            raise NotFinite(f"{name} holds infinite numbers or NaN {where}")
+
+
+def require_finite_gradients(named: Iterable[tuple[str, nn.Parameter]], when: str) -> None:
+    """Raise NotFinite for the first parameter whose gradient holds infinite numbers or NaN."""
+    gradients = ((f"The gradient of {name}", parameter.grad) for name, parameter in named if parameter.grad is not None)
+    require_finite(gradients, f"{when}: {LOWER_THE_RATE}")
+
+
+def require_finite_scores(scores_B: Tensor) -> None:
+    """Raise NotFinite if a score of the reward model is infinite or not a number."""
+    require_finite([("The reward model's score", scores_B)], "on a response: train the reward model again.")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return True if every number of a tensor is finite. Checking the extremes needs no copy of the tensor."""
+    if not tensor.numel():
+        return True
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor.detach()))
+
+
+FULL_BYTES = 2**20
+"""With less free space than this after a failed write, the disk counts as full."""
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Translate the errors of torch and safetensors on a full disk, in a block that writes to `folder`.
+
+    Raises:
+        OSError: the disk of `folder` is full.
+    """
+    try:
+        yield
+    except (OSError, RetroformerError):
+        raise
+    except Exception as error:
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        full = os.strerror(errno.ENOSPC)
+        # safetensors names the cause and deletes what it wrote; torch does neither.
+        if full in str(error) or shutil.disk_usage(existing).free < FULL_BYTES:
+            raise OSError(errno.ENOSPC, full, str(folder)) from error
+        raise
+
 
 Loaded = TypeVar("Loaded")
 

@@ -13,13 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from retroformer.errors import ConfigError, DamagedFile, NotFinite, ProvenanceError, RetroformerError
+from retroformer.errors import ConfigError, DamagedFile, MissingInput, NotFinite, ProvenanceError, RetroformerError
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
 from retroformer.records import Key, Message, Reflection
 from tests.support.killing import refused
 from tests.train.world import AUTHOR, TEMPLATE, collect, config_file, save_tiny_model, trained
 from train.__main__ import main
+from train.adapter import require_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -307,3 +308,8 @@ def test_a_command_prints_the_error_in_one_line_and_exits_with_status_1(run: Run
     said = [line for line in refused(workplace, "train", ["ppo", str(run.config)]).splitlines() if line.strip()]
     assert said[-1].startswith(f"runs/tiny/sft/{WEIGHTS} is damaged")
     assert not any("Traceback" in line for line in said)
+
+
+def test_the_error_for_a_missing_adapter_names_its_command(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"No adapter at .*sft: run `retroformer train sft EXPERIMENT.yaml` first"):
+        require_adapter(tmp_path / "sft")

@@ -1,41 +1,60 @@
-"""Checks the files of adapters: that they are undamaged and hold finite numbers."""
+"""Finished adapters: read once by a command, and checked for damage and for numbers that are not finite."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from retroformer.errors import DamagedFile, ProvenanceError, first_line
+from retroformer.errors import DamagedFile, MissingInput, ProvenanceError, first_line
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.stage_metrics import StageMetrics, how_to_replace
+from retroformer.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
 
-from .finite import require_finite
+from .integrity import require_finite
 
 CONFIG, WEIGHTS = ADAPTER_FILES
 
 
-def require_sound_adapter(folder: Path, metrics: StageMetrics) -> None:
-    """Check the files of the adapter in `folder`, and their hash if `metrics` record it.
+class Adapter(NamedTuple):
+    """An adapter of a finished stage."""
+
+    folder: Path
+    sha256: str
+    metrics: StageMetrics
+    """What the stage wrote beside it; empty if there is nothing."""
+
+
+def require_adapter(folder: Path) -> Adapter:
+    """Read the adapter in `folder`, and check its files, and their hash if its metrics record it.
 
     Raises:
+        MissingInput: there is no adapter.
         DamagedFile: a file is missing or cannot be read.
         NotFinite: a weight is infinite or not a number.
         ProvenanceError: the adapter was changed after training.
     """
+    if not (folder / WEIGHTS).is_file():
+        stage = folder.name.partition("-")[0]
+        raise MissingInput(f"No adapter at {folder}: run `retroformer train {stage} EXPERIMENT.yaml` first.")
+    return sound_adapter(folder, read_metrics(folder) if (folder / METRICS).is_file() else StageMetrics())
+
+
+def sound_adapter(folder: Path, metrics: StageMetrics) -> Adapter:
+    """Check the adapter in `folder`, whose `metrics` are read already, as `require_adapter` does."""
     try:
         _require_lora(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise damaged_adapter(folder, CONFIG, error) from None
+        raise _damaged(folder, CONFIG, error) from None
     require_finite_weights(folder, how_to_replace(folder))
-    recorded = metrics.adapter_sha256
-    if recorded is not None and (sha256 := folder_sha256(folder)) != recorded:
+    recorded, sha256 = metrics.adapter_sha256, folder_sha256(folder)
+    if recorded not in (None, sha256):
         raise ProvenanceError(
-            f"The adapter of {folder} has sha256 {sha256[:12]}, but had {recorded[:12]} after training: "
+            f"The adapter of {folder} has sha256 {sha256[:12]}, but had {str(recorded)[:12]} after training: "
             f"{how_to_replace(folder)}"
         )
+    return Adapter(folder, sha256, metrics)
 
 
 def require_finite_weights(folder: Path, what_now: str) -> None:
@@ -48,10 +67,10 @@ def require_finite_weights(folder: Path, what_now: str) -> None:
     try:
         require_finite(_tensors(folder / WEIGHTS), f"in {folder / WEIGHTS}: {what_now}")
     except (OSError, SafetensorError) as error:
-        raise damaged_adapter(folder, WEIGHTS, error) from None
+        raise _damaged(folder, WEIGHTS, error) from None
 
 
-def damaged_adapter(folder: Path, name: str, error: Exception) -> DamagedFile:
+def _damaged(folder: Path, name: str, error: Exception) -> DamagedFile:
     """Return the error for a file of the adapter in `folder` that cannot be read."""
     return DamagedFile(f"{folder / name} is damaged ({first_line(error)}): {how_to_replace(folder)}")
 

@@ -1,1 +1,0 @@
-"""Keeps damaged files and numbers that are not finite out of training."""
