@@ -1,7 +1,6 @@
 """`retroformer serve`: starts the endpoint, waits until it is healthy, keeps it alive, and stops all of it together."""
 
 import json
-import os
 import signal
 import threading
 from typing import Annotated
@@ -46,35 +45,22 @@ def serve(
     from retroformer.experiment.file import load_domains
 
     from . import endpoint
+    from .supervisor import first_line_of_input, when_input_closes
 
-    more = json.loads(_first_line_of_input() or b"[]") if more_from_input else []
+    more = json.loads(first_line_of_input() or "[]") if more_from_input else []
     # Base, adapters and settings of the server are the same for all domains.
     experiment = load_domains(config, [*more, *overrides])[0]
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     if until_input_closes:
-        threading.Thread(target=_stop_when_input_closes, args=(stop,), daemon=True).start()
+        when_input_closes(stop.set)
     # Only stages send overrides through standard input.
     endpoint.run(experiment, config, stop, own=more_from_input, fastchat=fastchat)
 
 
 def main(arguments: list[str]) -> None:
     call(app, f"python -m {__package__}", arguments)
-
-
-def _first_line_of_input() -> bytes:
-    """Read one line byte by byte, since the rest of the input belongs to the thread that waits for its end."""
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
-        line += byte
-    return line
-
-
-def _stop_when_input_closes(stop: threading.Event) -> None:
-    while os.read(0, 4096):
-        continue
-    stop.set()
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ from functools import partial
 
 import torch
 
-from .engine.engine import Engine, Request
-from .engine.generation import DecodedText, Output, TextGeneration
+from .engine.engine import Engine
+from .engine.generation import DecodedText, Output, Request, Scoring, TextGeneration
 from .engine.model import Model
 from .engine.sampling import Choices, SamplingParameters
-from .engine.scoring import Scoring
 from .models import ServedModels, Target
 from .requests import Chat, GenerationRequest, Prompt, RequestError
 
@@ -23,7 +22,7 @@ ANSWERS_AT_ONCE = 1024
 """Answers in progress or waiting at once: `loop.concurrency` of an experiment is at most this."""
 STUCK_SECONDS = 900.0
 """Duration after which a forward pass counts as stuck: prompts are read in chunks of at most 2,048 tokens."""
-_SEED_BITS = 63
+_SEEDS = 1 << 63
 
 
 class Answers:
@@ -53,10 +52,7 @@ class Answers:
         """Yield the latest outputs of a request by the number of the answer, until all answers are finished.
 
         Each has the whole text so far. A best-of request yields once. If the caller stops iterating, the rows of the
-        request are freed.
-
-        Raises:
-            RequestError: the request cannot be answered, or an answer has failed.
+        request are freed. Raises RequestError if the request cannot be answered, or an answer has failed.
         """
         target = self.served.targets.get(request.model)
         if target is None:
@@ -87,40 +83,31 @@ class Answers:
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """Return a prompt in tokens.
 
-        Raises:
-            RequestError: it is empty or too long, has a token outside the vocabulary, which would fail every row of
-                its pass, or is a chat that the model's chat template refuses.
+        Raises RequestError if it is empty or too long, has a token outside the vocabulary, which would fail every row
+        of its pass, or is a chat that the model's chat template refuses.
         """
-        if isinstance(prompt, str):
-            return self._encoded(prompt)
         if isinstance(prompt, Chat):
             try:
-                text = self.render([message.model_dump() for message in prompt.messages])
+                prompt = self.render([message.model_dump() for message in prompt.messages])
             except Exception as error:  # Chat templates are third-party programs and may raise anything.
                 raise RequestError(400, f"The model's chat template refuses this: {error}.", "messages") from error
-            return self._encoded(text)
-        if not 0 <= min(prompt) <= max(prompt) < self._model.vocabulary:
-            raise RequestError(400, f"Tokens of a prompt are 0 to {self._model.vocabulary - 1}.", "prompt")
-        return self._fitting(prompt)
-
-    def _encoded(self, text: str) -> list[int]:
-        if len(text) > self._model.longest_text:
-            raise self._too_long(f"more than {self.context_tokens}")
-        return self._fitting(self._model.encode(text))
-
-    def _fitting(self, tokens: list[int]) -> list[int]:
-        if not tokens:
+        if isinstance(prompt, str):
+            is_far_too_long = len(prompt) > self._model.longest_text
+            tokens = [] if is_far_too_long else self._model.encode(prompt)
+            count = f"more than {self.context_tokens}" if is_far_too_long else str(len(tokens))
+        else:
+            tokens, count = prompt, str(len(prompt))
+            if not 0 <= min(tokens) <= max(tokens) < self._model.vocabulary:
+                raise RequestError(400, f"Tokens of a prompt are 0 to {self._model.vocabulary - 1}.", "prompt")
+        if count == "0":
             raise RequestError(400, "The prompt has no tokens, and at least one is needed.", "prompt")
-        if len(tokens) >= self.context_tokens:
-            raise self._too_long(str(len(tokens)))
+        if not 0 < len(tokens) < self.context_tokens:
+            raise RequestError(
+                400,
+                f"This model's maximum context length is {self.context_tokens} tokens. However, your messages resulted "
+                f"in {count} tokens. Please reduce the length of the messages.",
+            )
         return tokens
-
-    def _too_long(self, count: str) -> RequestError:
-        return RequestError(
-            400,
-            f"This model's maximum context length is {self.context_tokens} tokens. However, your messages resulted in "
-            f"{count} tokens. Please reduce the length of the messages.",
-        )
 
     @contextlib.contextmanager
     def _reserve(self, answers: int) -> Iterator[None]:
@@ -134,66 +121,53 @@ class Answers:
 
     def _candidates(self, request: GenerationRequest, target: Target) -> list[list[TextGeneration]]:
         """Return for each answer its generation, or several to choose from. Raises RequestError."""
+        sampling = SamplingParameters(
+            request.temperature, request.top_p, request.top_k, request.frequency_penalty, request.presence_penalty
+        )
         # With greedy sampling all candidates would be the same.
-        count = 1 if _sampling(request).greedy else target.answers
+        count = 1 if sampling.greedy else target.answers
+        ends = {min(self._model.stop_tokens)} if request.choices else set[int]()
+        ends = ends.union(request.stop_token_ids, () if request.ignore_eos else self._model.stop_tokens)
         candidates = []
         for prompt in request.prompts:
             tokens = self.tokens_of(prompt)
-            limit = min(request.limit or self.context_tokens, self.context_tokens - len(tokens))
+            limit = min(request.max_tokens or self.context_tokens, self.context_tokens - len(tokens))
             choices = self._choices(request, limit)
             for number in range(request.n):
-                chosen = seeds(request.seed, number, count)
-                candidates.append([self._generation(request, target, tokens, limit, choices, seed) for seed in chosen])
+                answers = [
+                    TextGeneration(
+                        prompt=tokens,
+                        adapter=target.adapter,
+                        limit=limit,
+                        sampling=sampling,
+                        stop_tokens=frozenset(ends),
+                        transcript=DecodedText(self._model.decode, [text for text in request.stop if text]),
+                        generator=torch.Generator().manual_seed(seed),
+                        choices=copy(choices),
+                        streaming=request.stream and target.answers == 1,
+                        in_tokens=request.with_tokens,
+                    )
+                    for seed in seeds(request.seed, number, count)
+                ]
+                candidates.append(answers)
         return candidates
-
-    def _generation(
-        self,
-        request: GenerationRequest,
-        target: Target,
-        prompt: list[int],
-        limit: int,
-        choices: Choices | None,
-        seed: int,
-    ) -> TextGeneration:
-        ends = {min(self._model.stop_tokens)} if choices else set[int]()
-        ends |= set() if request.ignore_eos else self._model.stop_tokens
-        return TextGeneration(
-            prompt=prompt,
-            adapter=target.adapter,
-            limit=limit,
-            sampling=_sampling(request),
-            stop_tokens=frozenset(ends.union(request.stop_token_ids)),
-            transcript=DecodedText(self._model.decode, [text for text in request.stop if text]),
-            deliver=lambda output: None,
-            generator=torch.Generator().manual_seed(seed),
-            choices=copy(choices),
-            streaming=request.stream and target.answers == 1,
-            in_tokens=request.with_tokens,
-        )
 
     def _choices(self, request: GenerationRequest, limit: int) -> Choices | None:
         """Return the texts that an answer must be one of, in tokens with the end; None allows any answer."""
         if request.choices is None:
             return None
-        sequences = [self._model.encode(text) for text in request.choices]
-        longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
-        if len(sequences[longest]) > limit:
-            raise RequestError(
-                400,
-                f"The choice {request.choices[longest][:100]!a} has {len(sequences[longest])} tokens, and {limit} may "
-                "be written.",
-                "choices",
-            )
-        return Choices([*sequence, min(self._model.stop_tokens)] for sequence in sequences)
+        sequences = {text: self._model.encode(text) for text in request.choices}
+        text, longest = max(sequences.items(), key=lambda pair: len(pair[1]))
+        if len(longest) > limit:
+            message = f"The choice {text[:100]!a} has {len(longest)} tokens, and {limit} may be written."
+            raise RequestError(400, message, "choices")
+        return Choices([*sequence, min(self._model.stop_tokens)] for sequence in sequences.values())
 
 
 async def write_best(engine: Engine, model: Model, candidates: Sequence[TextGeneration], reward: str) -> Output:
     """Write all candidates, score each distinct text with the adapter `reward`, and return the best output.
 
-    Ties go to the first candidate. The output counts the tokens of all candidates.
-
-    Raises:
-        RequestError: one of the requests to the engine has failed.
+    Ties go to the first candidate. The output counts the tokens of all candidates. Raises RequestError if one fails.
     """
     outputs = await _last(_outputs(engine, candidates))
     # Stripped, like the reflections that the reward model was trained on.
@@ -269,24 +243,11 @@ def seeds(seed: int | None, number: int, count: int) -> list[int]:
 
     The first is that of a single answer: a single answer is among any number of candidates.
     """
-    if seed is None:
-        own = secrets.randbits(_SEED_BITS)
-    else:
-        requested = seed % 2**_SEED_BITS
-        own = _derived(f"answer {requested} {number}") if number else requested
-    return [own, *(_derived(f"{own} {index}") for index in range(1, count))]
 
+    def derived(text: str) -> int:
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % _SEEDS
 
-def _derived(text: str) -> int:
-    number: int = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 2**_SEED_BITS
-    return number
-
-
-def _sampling(request: GenerationRequest) -> SamplingParameters:
-    return SamplingParameters(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        frequency_penalty=request.frequency_penalty,
-        presence_penalty=request.presence_penalty,
-    )
+    own = secrets.randbelow(_SEEDS) if seed is None else seed % _SEEDS
+    if seed is not None and number:
+        own = derived(f"answer {own} {number}")
+    return [own, *(derived(f"{own} {index}") for index in range(1, count))]

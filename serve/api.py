@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,27 +25,18 @@ DONE = "data: [DONE]\n\n"
 def application(routes: Sequence[Route]) -> Starlette:
     """Return an application that answers every refusal in OpenAI's form."""
 
-    async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
+    async def refused(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=499)  # Nobody reads it.
+        if isinstance(error, HTTPException):
+            path = request.url.path[:100]
+            error = RequestError(error.status_code, f"{request.method} {path!a}: {error.detail}.")
+        elif not isinstance(error, RequestError):
+            error = RequestError(500, f"The server failed: {type(error).__name__}.")
         return error.response
 
-    async def unknown(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return RequestError(error.status_code, f"{request.method} {request.url.path[:100]!a}: {error.detail}.").response
-
-    async def failed(_: Request, error: Exception) -> Response:
-        return RequestError(500, f"The server failed: {type(error).__name__}.").response
-
-    async def left(_: Request, error: Exception) -> Response:
-        return Response(status_code=499)  # Nobody reads it.
-
-    handlers: dict[Any, Callable[[Request, Exception], Any]] = {
-        RequestError: refused,
-        HTTPException: unknown,
-        ClientDisconnect: left,
-        Exception: failed,
-    }
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    kinds: tuple[Any, ...] = (RequestError, HTTPException, ClientDisconnect, Exception)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))
     app.router.redirect_slashes = False  # A redirect would repeat whatever host the client named.
     return app
 
@@ -58,28 +49,28 @@ class OpenAI:
 
     def routes(self, *, hand_over: bool) -> list[Route]:
         """Return the routes. With `hand_over`, clients may load adapters."""
-        return [
+        routes = [
             Route("/v1/models", self.models),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
             Route("/provenance", self.provenance),
             Route("/load", self.load),
             Route(HEALTH, self.health),
-            *([Route("/v1/load_lora_adapter", self.hand_over, methods=["POST"])] if hand_over else []),
-            *([Route("/v1/unload_lora_adapter", self.take_back, methods=["POST"])] if hand_over else []),
         ]
+        if hand_over:
+            routes.append(Route("/v1/load_lora_adapter", self.hand_over, methods=["POST"]))
+            routes.append(Route("/v1/unload_lora_adapter", self.take_back, methods=["POST"]))
+        return routes
 
     @property
     def _answers(self) -> Answers:
         return self._loaded.result()
 
     async def models(self, _: Request) -> Response:
-        created = int(time.time())
-        cards = [
-            {"id": name, "object": "model", "created": created, "owned_by": "retroformer"}
-            for name in self._answers.served.targets
-        ]
-        return JSONResponse({"object": "list", "data": cards})
+        common = {"object": "model", "created": int(time.time()), "owned_by": "retroformer"}
+        return JSONResponse(
+            {"object": "list", "data": [{"id": name, **common} for name in self._answers.served.targets]}
+        )
 
     async def chat(self, request: Request) -> Response:
         return await self._respond(request, ChatRequest.parse(read_json(await read_body(request))))
@@ -101,7 +92,7 @@ class OpenAI:
         asked = AdapterRequest.parse(read_json(await read_body(request)))
         served = self._answers.served
         model = await asyncio.to_thread(served.hand_over, asked.lora_name, asked.lora_path)
-        here = {"dtype": served.provenance.dtype, "quantization": served.provenance.quantization}
+        here = served.provenance.model_dump(include={"dtype", "quantization"})
         return JSONResponse({"lora_name": asked.lora_name, **model.model_dump(), **here})
 
     async def take_back(self, request: Request) -> Response:
@@ -126,42 +117,37 @@ class OpenAI:
 
 def _response(asked: GenerationRequest, outputs: Sequence[Output]) -> dict[str, Any]:
     """Return the response to a request that does not stream."""
+    choices = [choice_of(asked, number, output) for number, output in enumerate(outputs)]
+    return {**_head(asked), "choices": choices, "usage": usage_of(asked, outputs)}
+
+
+def usage_of(asked: GenerationRequest, outputs: Sequence[Output]) -> dict[str, int]:
+    """Return the numbers of tokens, in OpenAI's form."""
     prompt_tokens = sum(output.prompt_tokens for output in outputs[:: asked.n])
     completion_tokens = sum(output.completion_tokens for output in outputs)
-    return {
-        **_head(asked),
-        "choices": [_choice(asked, number, output) for number, output in enumerate(outputs)],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-        },
-    }
+    total_tokens = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total_tokens}
 
 
 def _head(asked: GenerationRequest) -> dict[str, Any]:
-    is_chat = isinstance(asked, ChatRequest)
-    return {
-        "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}",
-        "object": ("chat.completion.chunk" if asked.stream else "chat.completion") if is_chat else "text_completion",
-        "created": int(time.time()),
-        "model": asked.model,
-    }
+    prefix, kind = ("chatcmpl", "chat.completion") if isinstance(asked, ChatRequest) else ("cmpl", "text_completion")
+    is_chunk = asked.stream and prefix == "chatcmpl"
+    head = {"id": f"{prefix}-{secrets.token_hex(12)}", "object": f"{kind}.chunk" if is_chunk else kind}
+    return {**head, "created": int(time.time()), "model": asked.model}
 
 
-def _choice(asked: GenerationRequest, number: int, output: Output) -> dict[str, Any]:
+def choice_of(asked: GenerationRequest, number: int, output: Output) -> dict[str, Any]:
+    """Return an answer as one of the choices of a response."""
+    is_chat, text = isinstance(asked, ChatRequest), asked.echoed(number) + output.text
     choice: dict[str, Any] = {"index": number, "finish_reason": output.finish_reason, "logprobs": None}
-    names, text = [f"token_id:{token}" for token in output.tokens], asked.echoed(number) + output.text
+    choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
     if asked.with_tokens:
+        names = [f"token_id:{token}" for token in output.tokens]
+        pairs = zip(names, output.log_probs, strict=True)
+        content = [{"token": name, "logprob": log_prob} for name, log_prob in pairs]
+        choice["logprobs"] = {"content": content} if is_chat else {"tokens": names, "token_logprobs": output.log_probs}
         choice["token_ids"] = output.tokens
-    if isinstance(asked, ChatRequest):
-        if asked.with_tokens:
-            pairs = zip(names, output.log_probs, strict=True)
-            choice["logprobs"] = {"content": [{"token": name, "logprob": log_prob} for name, log_prob in pairs]}
-        return {**choice, "message": {"role": "assistant", "content": text}}
-    if asked.with_tokens:
-        choice["logprobs"] = {"tokens": names, "token_logprobs": output.log_probs}
-    return {**choice, "text": text}
+    return choice
 
 
 async def _events(
@@ -171,9 +157,8 @@ async def _events(
     head, is_chat = _head(asked), isinstance(asked, ChatRequest)
     sent = [0] * asked.answers
 
-    def event(number: int, text: str, reason: str | None) -> str:
-        choice: dict[str, Any] = {"index": number, "finish_reason": reason, "logprobs": None}
-        choice |= {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
+    def event(number: int, reason: str | None, part: dict[str, Any]) -> str:
+        choice = {"index": number, "finish_reason": reason, "logprobs": None, **part}
         return f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
 
     def events(outputs: dict[int, Output]) -> str:
@@ -182,12 +167,12 @@ async def _events(
             text = asked.echoed(number) + output.text
             piece, sent[number] = text[sent[number] :], len(text)
             if piece or output.finish_reason:
-                parts.append(event(number, piece, output.finish_reason))
+                part = {"delta": {"content": piece} if piece else {}} if is_chat else {"text": piece}
+                parts.append(event(number, output.finish_reason, part))
         return "".join(parts)
 
     for number in range(asked.answers if is_chat else 0):
-        choice = {"index": number, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        yield f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
+        yield event(number, None, {"delta": {"role": "assistant", "content": ""}})
     try:
         yield events(first)
         async for outputs in later:

@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,29 +28,32 @@ logger = logging.getLogger(__name__)
 
 
 class Address(NamedTuple):
-    """Where a server answers, and the key that it requires, if any."""
+    """Where a server listens, and the key that it requires, if any."""
 
     host: str
     port: int
     key: str = ""
 
     @property
-    def url(self) -> str:
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+    def reachable(self) -> str:
+        """Host under which this machine reaches it."""
+        return LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
 
-    def status(self, path: str, seconds: float) -> int | None:
-        """Return the status of the response to a GET; None without one."""
-        response = get(self.host, self.port, path, self.key, seconds)
-        return None if response is None else response[0]
+    @property
+    def url(self) -> str:
+        return (
+            f"http://[{self.reachable}]:{self.port}"
+            if ":" in self.reachable
+            else f"http://{self.reachable}:{self.port}"
+        )
+
+    def get(self, path: str, seconds: float = LISTING_SECONDS) -> tuple[int | None, bytes]:
+        """Return status and body of a response; None and nothing without one."""
+        return get(self.reachable, self.port, path, self.key, seconds) or (None, b"")
 
 
 def run(
-    experiment: Experiment,
-    config_path: Path,
-    stop: threading.Event,
-    *,
-    own: bool = False,
-    fastchat: bool = False,
+    experiment: Experiment, config_path: Path, stop: threading.Event, *, own: bool = False, fastchat: bool = False
 ) -> None:
     """Serve the experiment's base and adapters until `stop` is set.
 
@@ -72,93 +74,75 @@ def run(
     warn_unless_loopback(config.host, bool(serving.api_keys))
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    host, port = (LOOPBACK, 0) if fastchat else (config.host, config.port)
+    key = next(iter(serving.api_keys), "")
     with contextlib.ExitStack() as sockets:
-        if fastchat:  # FastChat's servers take no sockets, so their ports are free only a moment before they start.
-            api, controller = (_free_port(*where) for where in ((config.host, config.port), (LOOPBACK, 0)))
-        listening = sockets.enter_context(listen(host, port))
-        worker = Address(_reachable(host), listening.getsockname()[1], next(iter(serving.api_keys), ""))
-        serving = serving.model_copy(update={"address": worker.url})
-        services, address = list[Service](), worker
+        front = list[Service]()
         if fastchat:
-            address = worker._replace(host=_reachable(config.host), port=api)
-            serving = serving.model_copy(update={"controller": Address(LOOPBACK, controller).url})
-            services = _fastchat(config, serving, address, logs)
-        services.append(
-            Service(
-                "worker",
-                [f"{__package__}.worker", f"--socket={listening.fileno()}"],
-                logs / "worker.log",
-                _environment(config),
-                lambda seconds: worker.status(HEALTH, seconds) == http.client.OK,
-                serving.model_dump_json(),
-                [listening.fileno()],
-            )
+            # FastChat's servers take no sockets, so their ports are free only a moment before they start.
+            address = Address(config.host, _free_port(config.host, config.port), key)
+            controller = Address(LOOPBACK, _free_port(LOOPBACK, 0))
+            serving = serving.model_copy(update={"controller": controller.url, "loopback": True})
+            front = _fastchat(config, serving, controller, address, logs)
+        host, port = (LOOPBACK, 0) if fastchat else (config.host, config.port)
+        listening = sockets.enter_context(listen(host, port))
+        worker = Address(host, listening.getsockname()[1], key)
+        answering = Service(
+            "worker",
+            [f"{__package__}.worker", f"--socket={listening.fileno()}"],
+            logs / "worker.log",
+            _environment(config),
+            lambda seconds: worker.get(HEALTH, seconds)[0] == http.client.OK,
+            serving.model_copy(update={"address": worker.url}).model_dump_json(),
+            [listening.fileno()],
         )
 
         def ready() -> None:
             if not own:
                 # Only now: an adapter that cannot be loaded must not stay the run's first one.
                 record_first_adapter(experiment, config_path)
-            print(f"Serving {', '.join(_models(address, stop))} at {address.url}/v1", flush=True)  # noqa: T201  The output of the command.
+            at = address if fastchat else worker
+            print(f"Serving {', '.join(_models(at, stop))} at {at.url}/v1", flush=True)  # noqa: T201  The output of the command.
 
-        supervise(services, ready, stop)
+        supervise([*front, answering], ready, stop)
 
 
 def _serving(experiment: Experiment, config_path: Path, *, own: bool) -> Serving:
     """Return what a worker is told to serve."""
-    names = served_names(experiment, config_path)
-    promotions = experiment.folder if REFLECTOR not in experiment.serve.adapters else None
+    config, names = experiment.serve, served_names(experiment, config_path)
+    promotions = experiment.folder if REFLECTOR not in config.adapters else None
     if promotions is not None and (current := (history := History(promotions)).current()) is not None:
         history.folder_of(current)  # Refused here rather than in the worker.
-    controller = experiment.serve.controller
     return Serving(
         names=names,
         base=experiment.train.base_model,
-        dtype=experiment.serve.dtype,
+        dtype=config.dtype,
         template_settings=experiment.train.chat_template_kwargs,
         threads=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
         promotions=promotions,
         follow=not own,
-        hand_over=experiment.serve.hand_over,
-        loopback=is_loopback(experiment.serve.host),
-        api_keys=_api_keys(experiment),
-        controller=None if controller is None else controller.secret_url(),
+        hand_over=config.hand_over,
+        loopback=is_loopback(config.host),
+        api_keys=_api_keys(config.api_key_env),
+        controller=None if config.controller is None else config.controller.secret_url(),
     )
 
 
-def _fastchat(config: Serve, serving: Serving, address: Address, logs: Path) -> list[Service]:
+def _fastchat(config: Serve, serving: Serving, controller: Address, address: Address, logs: Path) -> list[Service]:
     """Return FastChat's controller and its API server at `address`."""
-    assert serving.controller is not None
-    controller = Address(LOOPBACK, int(serving.controller.rpartition(":")[2]))
 
-    def service(
-        name: str, module: str, at: Address, log: str, arguments: Sequence[str], more: Sequence[str]
-    ) -> Service:
-        where = [f"--host={at.host}", f"--port={at.port}"]
-        command = [f"{__package__}.fastchat_on_pydantic2", f"fastchat.serve.{module}", *where, *arguments]
+    def service(name: str, module: str, at: Address, log: str, *arguments: str, secret: str = "[]") -> Service:
+        where = [f"fastchat.serve.{module}", f"--host={at.host}", f"--port={at.port}", *arguments]
+        command = [f"{__package__}.fastchat_on_pydantic2", *where]
         # Any status will do: an error may be about the worker.
         return Service(
-            name,
-            command,
-            logs / log,
-            _environment(config),
-            lambda seconds: at.status("/", seconds) is not None,
-            json.dumps(more),
+            name, command, logs / log, _environment(config), lambda seconds: at.get("/", seconds)[0] is not None, secret
         )
 
-    keys = [f"--api-keys={','.join(serving.api_keys)}"] if serving.api_keys else []
-    listening = address._replace(host=config.host)
+    behind = f"--controller-address={controller.url}"
+    keys = json.dumps([f"--api-keys={','.join(serving.api_keys)}"] if serving.api_keys else [])
     return [
-        service("controller", "controller", controller, "controller.log", [], []),
-        service(
-            "API server",
-            "openai_api_server",
-            listening,
-            "api.log",
-            [f"--controller-address={serving.controller}", "--allowed-origins=[]"],
-            keys,
-        ),
+        service("controller", "controller", controller, "controller.log"),
+        service("API server", "openai_api_server", address, "api.log", behind, "--allowed-origins=[]", secret=keys),
     ]
 
 
@@ -171,8 +155,7 @@ def _free_port(host: str, port: int) -> int:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 takes a free port.
 
-    Raises:
-        ServiceError: the port is in use, or the host is not an address of this machine.
+    Raises ServiceError if the port is in use, or the host is not an address of this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -187,12 +170,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 def require_key_for_strangers(config: Serve) -> None:
     """Raise ConfigError if anyone in the network could load adapters, or use a server that seems to ask for keys."""
-    if config.hand_over and config.api_key_env is None and not is_loopback(config.host):
+    if is_loopback(config.host):
+        return
+    if config.hand_over and config.api_key_env is None:
         raise ConfigError(
             f"serve.hand_over lets anyone who reaches serve.host={config.host} load any adapter on this machine: set "
             "serve.api_key_env to the variable with the keys, or stay on 127.0.0.1."
         )
-    if config.controller is not None and config.api_key_env is not None and not is_loopback(config.host):
+    if config.controller is not None and config.api_key_env is not None:
         raise ConfigError(
             f"serve.controller opens routes without a key at serve.host={config.host}, since FastChat sends none: stay "
             "on 127.0.0.1, or leave serve.controller or serve.api_key_env out."
@@ -201,16 +186,14 @@ def require_key_for_strangers(config: Serve) -> None:
 
 def warn_unless_loopback(host: str, asks_for_key: bool = False) -> None:
     """Log a warning if the endpoint is open to the network."""
-    if is_loopback(host):
-        return
-    who = "Anyone with one of its API keys" if asks_for_key else "EVERYONE there"
-    logger.warning(
-        "serve.host=%s OPENS THIS SERVER TO THE NETWORK. %s may use it, and anyone who listens there can read "
-        "the requests, the answers and the keys (serve.api_key_env). Put a proxy with TLS in front of it, or stay on "
-        "127.0.0.1.",
-        host,
-        who,
-    )
+    if not is_loopback(host):
+        logger.warning(
+            "serve.host=%s OPENS THIS SERVER TO THE NETWORK. %s may use it, and anyone who listens there can read "
+            "the requests, the answers and the keys (serve.api_key_env). Put a proxy with TLS in front of it, or stay "
+            "on 127.0.0.1.",
+            host,
+            "Anyone with one of its API keys" if asks_for_key else "EVERYONE there",
+        )
 
 
 def _environment(config: Serve) -> dict[str, str]:
@@ -229,9 +212,8 @@ def _environment(config: Serve) -> dict[str, str]:
     }
 
 
-def _api_keys(experiment: Experiment) -> tuple[str, ...]:
+def _api_keys(variable: str | None) -> tuple[str, ...]:
     """Return the API keys that clients may use; empty if the endpoint requires none."""
-    variable = experiment.serve.api_key_env
     if variable is None:
         return ()
     keys = tuple(key.strip() for key in os.environ.get(variable, "").split(",") if key.strip())
@@ -245,18 +227,11 @@ def _api_keys(experiment: Experiment) -> tuple[str, ...]:
 def _models(address: Address, stop: threading.Event) -> list[str]:
     """Return the model names that the endpoint lists; FastChat lists none until the worker has registered."""
     for _ in range(int(LISTING_SECONDS / POLL_SECONDS)):
-        response = get(address.host, address.port, "/v1/models", address.key)
-        if response is None or response[0] != http.client.OK:
-            what = "does not answer" if response is None else f"answered {response[0]}"
+        status, body = address.get("/v1/models")
+        if status != http.client.OK:
+            what = f"answered {status}" if status else "does not answer"
             raise ServiceError(f"{address.url}/v1/models {what}: start the server again.")
-        names = [model["id"] for model in json.loads(response[1])["data"]]
+        names = [model["id"] for model in json.loads(body)["data"]]
         if "base" in names or stop.wait(POLL_SECONDS):
             return names
     raise ServiceError(f"{address.url}/v1/models lists no models: see worker.log in the run's logs.")
-
-
-def _reachable(host: str) -> str:
-    """Return an address to reach a server that listens on `host`."""
-    if host in ("0.0.0.0", "::", ""):
-        return LOOPBACK
-    return host

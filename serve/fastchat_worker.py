@@ -5,7 +5,6 @@ error, and holds a thread for each request.
 """
 
 import asyncio
-import itertools
 import json
 import logging
 import threading
@@ -23,6 +22,7 @@ from starlette.routing import Route
 from retroformer.errors import ConfigError
 
 from .answers import Answers
+from .api import choice_of, usage_of
 from .engine.generation import Output
 from .guards import read_body, while_connected
 from .requests import CompletionRequest, RequestError, read_json
@@ -65,18 +65,12 @@ class FastChatWorker:
             "/worker_get_embeddings": lambda: _refused(RequestError(400, "Embeddings are not served here.")),
         }
 
-        def route(path: str, fact: Callable[[], Any]) -> Route:
-            async def respond(_: Request) -> Response:
-                return JSONResponse(fact())
+        async def respond(request: Request) -> Response:
+            return JSONResponse(facts[request.url.path]())
 
-            return Route(path, respond, methods=["POST"])
-
-        return [
-            Route("/worker_generate", self._generate, methods=["POST"]),
-            Route("/worker_generate_stream", self._stream, methods=["POST"]),
-            Route("/count_token", self._count, methods=["POST"]),
-            *itertools.starmap(route, facts.items()),
-        ]
+        generating = {"/worker_generate": self._generate, "/worker_generate_stream": self._stream}
+        handlers = {**generating, "/count_token": self._count, **dict.fromkeys(facts, respond)}
+        return [Route(path, handler, methods=["POST"]) for path, handler in handlers.items()]
 
     async def _generate(self, request: Request) -> Response:
         try:
@@ -133,12 +127,11 @@ class FastChatWorker:
 def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> dict[str, Any]:
     """Return the template with which FastChat writes a chat as `render`, the model's chat template, does.
 
-    Raises:
-        ConfigError: FastChat has no such template.
+    Raises ConfigError if FastChat has no such template.
     """
     try:
-        template = _guessed(render)
-        is_exact = all(_written_by_fastchat(template, chat) == render(chat) for chat in _examples())
+        conversation = _guessed(render)
+        is_exact = all(_written_by_fastchat(conversation, chat) == render(chat) for chat in _examples())
     except Exception:  # Chat templates are third-party programs and may raise anything.
         is_exact = False
     if not is_exact:
@@ -146,35 +139,27 @@ def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> 
             "FastChat cannot write chats as this model's chat template does, since it has no form for its system "
             "message, its turns or its white space: leave --fastchat and serve.controller out."
         )
-    return template
+    return dict(vars(conversation))
 
 
-def _guessed(render: Callable[[Sequence[dict[str, str]]], str]) -> dict[str, Any]:
-    """Return the template of a model that writes every turn in one fixed form.
+def _guessed(render: Callable[[Sequence[dict[str, str]]], str]) -> Any:
+    """Return FastChat's conversation of a model that writes every turn in one fixed form.
 
-    What it writes between two messages becomes part of the later one's role, so that FastChat adds nothing else.
+    What the model writes between two messages becomes part of the later one's role, so that FastChat adds nothing else.
     """
     system, first, answer, second = "<system>", "<first>", "<answer>", "<second>"
-    chat = [
-        {"role": "user", "content": first},
-        {"role": "assistant", "content": answer},
-        {"role": "user", "content": second},
-    ]
+    turns = [("user", first), ("assistant", answer), ("user", second)]
+    chat = [{"role": role, "content": content} for role, content in turns]
     before, user = render([{"role": "system", "content": system}, *chat]).split(first)[0].split(system)
-    assistant = render(chat).split(second)[1]
-    return {
-        "name": "ours",
-        "system_template": before.replace("{", "{{").replace("}", "}}") + "{system_message}",
-        "system_message": render(chat).split(first)[0].removeprefix(before).removesuffix(user),
-        "roles": (user, assistant),
-        "messages": [],
-        "offset": 0,
-        "sep_style": int(SeparatorStyle.NO_COLON_SINGLE),
-        "sep": "",
-        "sep2": None,
-        "stop_str": None,
-        "stop_token_ids": [],
-    }
+    return Conversation(
+        name="ours",
+        system_template=before.replace("{", "{{").replace("}", "}}") + "{system_message}",
+        system_message=render(chat).split(first)[0].removeprefix(before).removesuffix(user),
+        roles=(user, render(chat).split(second)[1]),
+        sep_style=SeparatorStyle.NO_COLON_SINGLE,
+        sep="",
+        stop_token_ids=[],
+    )
 
 
 def _examples() -> list[list[dict[str, str]]]:
@@ -185,9 +170,9 @@ def _examples() -> list[list[dict[str, str]]]:
     return [*chats, *([{"role": "system", "content": " Be brief: {0}. "}, *chat] for chat in chats)]
 
 
-def _written_by_fastchat(template: dict[str, Any], chat: Sequence[dict[str, str]]) -> str:
+def _written_by_fastchat(conversation: Any, chat: Sequence[dict[str, str]]) -> str:
     """Return the prompt that FastChat's API server makes of a chat."""
-    conversation: Any = Conversation(**{**template, "messages": [], "sep_style": SeparatorStyle(template["sep_style"])})
+    conversation = conversation.copy()
     for message in chat:
         if message["role"] == "system":
             conversation.set_system_message(message["content"])
@@ -205,20 +190,9 @@ def _completion(body: bytes, *, stream: bool) -> CompletionRequest:
 
 
 def _piece(asked: CompletionRequest, output: Output) -> dict[str, Any]:
-    piece = {
-        "text": asked.echoed(0) + output.text,
-        "error_code": 0,
-        "finish_reason": output.finish_reason,
-        "usage": {
-            "prompt_tokens": output.prompt_tokens,
-            "completion_tokens": output.completion_tokens,
-            "total_tokens": output.prompt_tokens + output.completion_tokens,
-        },
-    }
-    if asked.with_tokens:
-        names = [f"token_id:{token}" for token in output.tokens]
-        piece["logprobs"] = {"tokens": names, "token_logprobs": output.log_probs}
-    return piece
+    choice = choice_of(asked, 0, output)
+    text = {name: choice[name] for name in ("text", "finish_reason", "logprobs") if choice[name] is not None}
+    return {"finish_reason": None, **text, "error_code": 0, "usage": usage_of(asked, [output])}
 
 
 def _refused(refusal: RequestError) -> dict[str, Any]:

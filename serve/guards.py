@@ -32,11 +32,9 @@ SEND_SECONDS = 300.0
 """Time after which a client that does not read its response is disconnected."""
 OPEN_FILES = 16_384
 
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    % RETRY_SECONDS
-)
-_LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_REFUSAL = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_FULL = _REFUSAL % (b"503 Service Unavailable\r\nRetry-After: %d" % RETRY_SECONDS)
+_LATE = _REFUSAL % b"408 Request Timeout"
 
 T = TypeVar("T")
 
@@ -70,14 +68,17 @@ class Guards:
             await self._check(scope)
         except RequestError as refusal:
             await refusal.response(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
         is_health = scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD")
-        if not (is_health or scope["path"] in self._without_key or self._has_key(scope)):
+        needs_key = bool(self._keys) and scope["path"] not in self._without_key
+        if needs_key and not (is_health or self._has_key(scope)):
             raise RequestError(401, "This endpoint asks for an API key: send it as `Authorization: Bearer KEY`.")
-        if self._loopback and not self._keys and not _is_own_name(Headers(scope=scope).get("host", "")):
+        host = Headers(scope=scope).get("host", "")
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if self._loopback and not needs_key and not is_loopback(name.lower().removesuffix(".")):
             raise RequestError(
                 421,
                 "This endpoint answers to `localhost` and loopback addresses only: set serve.api_key_env to open it.",
@@ -92,20 +93,11 @@ class Guards:
         scheme, _, token = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
         # All keys are compared, each in constant time, so that the time reveals nothing about any key.
         matches = [hmac.compare_digest(token.strip(), key) for key in self._keys]
-        return not self._keys or (scheme.lower() == b"bearer" and any(matches))
-
-
-def _is_own_name(host: str) -> bool:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name.lower().removesuffix("."))
+        return scheme.lower() == b"bearer" and any(matches)
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        RequestError: it is not JSON by its type, or too large, or does not arrive in time.
-    """
+    """Return the body of a request. Raises RequestError if it is not JSON by its type, or too large, or late."""
     # A browser sends other types on behalf of a web page without a CORS preflight request.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError(415, f"{request.url.path} takes only bodies of the type application/json.")
@@ -126,11 +118,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, which is cancelled if the client leaves: nobody would read the answer.
-
-    Raises:
-        ClientDisconnect: the client has left.
-    """
+    """Return the result of `work`, which is cancelled if the client leaves (ClientDisconnect)."""
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":

@@ -1,19 +1,31 @@
-"""What a worker serves under each name, and the adapters that clients hand over while it runs."""
+"""What a worker serves under each name, with adapters that clients hand over and promotions that it follows."""
 
 import itertools
+import logging
 import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
-from retroformer.errors import MissingInput
+from retroformer.errors import MissingInput, RetroformerError
+from retroformer.experiment.adapters import REFLECTOR
 from retroformer.experiment.sections.base import best_of
-from retroformer.provenance import ADAPTER_WEIGHTS, Provenance, ServedModel, chat_template_sha256, folder_sha256
+from retroformer.promotions.history import History, current_of, name_of
+from retroformer.promotions.promotion import NO_ADVICE, PromotedAdapter
+from retroformer.provenance import (
+    ADAPTER_WEIGHTS,
+    Provenance,
+    ServedModel,
+    chat_template_sha256,
+    folder_sha256,
+    package_versions,
+)
 
 from .engine.engine import Engine
 from .engine.model import BASE, Model
@@ -25,13 +37,21 @@ MAX_ADAPTERS = 8
 """Limit of handed-over adapters loaded at once: a trainer has one at a time, unless it was killed."""
 ADAPTER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """Allowed names of handed-over adapters. Training names its adapters after their folders, whose names are no longer."""
+_POLL_SECONDS = 1.0
+_KEEP_SECONDS = 60.0
+"""Time for which a replaced adapter stays loaded at least: a request that has chosen it may not have begun."""
 MAX_FOLDER_BYTES = 16 * 1024**3
 """Limit of the files in an adapter's folder, which is read whole. Rank 256 on all layers of a 70B model has 13 GB."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Target(NamedTuple):
     """The models behind a served name."""
 
+    model: ServedModel
+    """Their hashes."""
     adapter: str
     """The engine's name of the adapter that writes."""
     answers: int = 1
@@ -44,28 +64,29 @@ class Target(NamedTuple):
 
 def served_targets(
     base: Path, names: ServedNames, template_settings: Mapping[str, JsonValue] | None = None
-) -> tuple[dict[str, Target], dict[str, ServedModel]]:
-    """Return target and provenance of every name: base, adapters, aliases, best-of names, each also as NAME@HASH."""
-    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base, template_settings)
-    targets = {"base": Target(BASE)} | {name: Target(f"adapter{number}") for number, name in enumerate(names.adapters)}
-    hashes: dict[str, str | None] = {"base": None}
-    hashes |= {name: folder_sha256(path) for name, path in names.adapters.items()}
-    for alias, name in names.aliases.items():
-        targets[alias], hashes[alias] = targets[name], hashes[name]
-    models = {
-        name: ServedModel(base_sha256=base_sha256, adapter_sha256=adapter_sha256, chat_template_sha256=template_sha256)
-        for name, adapter_sha256 in hashes.items()
-    }
+) -> dict[str, Target]:
+    """Return the target of every name: base, adapters, aliases, best-of names, each also as NAME@HASH."""
+    template_sha256 = chat_template_sha256(base, template_settings)
+    plain = ServedModel(base_sha256=folder_sha256(base), adapter_sha256=None, chat_template_sha256=template_sha256)
+    targets = {"base": Target(plain, BASE)}
+    for number, (name, folder) in enumerate(names.adapters.items()):
+        model = plain.model_copy(update={"adapter_sha256": folder_sha256(folder)})
+        targets[name] = Target(model, f"adapter{number}")
+    targets |= {alias: targets[name] for alias, name in names.aliases.items()}
     rewards = reward_names(names)
     for name, folder in names.best_of.items():
         parsed = best_of(name)
         assert parsed is not None, f"{name} is not a best-of name"
-        targets[name] = targets[parsed.model]._replace(answers=parsed.answers, reward=rewards[folder])
-        models[name] = models[parsed.model].model_copy(update={"reward_sha256": folder_sha256(folder)})
-    for name, model in list(models.items()):
-        pinned = f"{name}@{(model.trained_sha256 or base_sha256)[:PINNED_DIGITS]}"
-        targets[pinned], models[pinned] = targets[name], model
-    return targets, models
+        target = targets[parsed.model]
+        model = target.model.model_copy(update={"reward_sha256": folder_sha256(folder)})
+        targets[name] = target._replace(model=model, answers=parsed.answers, reward=rewards[folder])
+    return with_pinned(targets)
+
+
+def with_pinned(targets: Mapping[str, Target]) -> dict[str, Target]:
+    """Return the targets, and each also under NAME@HASH."""
+    hashes = {name: target.model.trained_sha256 or target.model.base_sha256 for name, target in targets.items()}
+    return {**targets, **{f"{name}@{hashes[name][:PINNED_DIGITS]}": target for name, target in targets.items()}}
 
 
 def reward_names(names: ServedNames) -> dict[Path, str]:
@@ -76,14 +97,24 @@ def reward_names(names: ServedNames) -> dict[Path, str]:
 class ServedModels:
     """The served names, which may change from any thread while requests run."""
 
-    def __init__(self, model: Model, engine: Engine, targets: Mapping[str, Target], provenance: Provenance) -> None:
+    def __init__(self, model: Model, engine: Engine, targets: Mapping[str, Target], dtype: str) -> None:
         self._model, self._engine = model, engine
-        self.targets, self.provenance = targets, provenance
+        self.targets = targets
         self.changing = threading.RLock()
         """Held while the served names are replaced."""
+        self._here: dict[str, Any] = {
+            "dtype": dtype,
+            "quantization": model.quantization,
+            "versions": package_versions(),
+        }
         self._handed_over: dict[str, str] = {}
         """The engine's names of handed-over adapters by the served names."""
         self._numbers = itertools.count()
+
+    @property
+    def provenance(self) -> Provenance:
+        """The hashes of all served models, and what they run on."""
+        return Provenance(models={name: target.model for name, target in self.targets.items()}, **self._here)
 
     def load(self, folder: Path) -> str:
         """Load an adapter and return the engine's name of it. Raises MissingInput."""
@@ -99,60 +130,48 @@ class ServedModels:
         self._model.unload_adapter(adapter)
         return True
 
-    def replace(self, gone: Collection[str], targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
-        """Serve these targets in place of the names in `gone`, with the provenance of each."""
+    def replace(self, gone: Collection[str], targets: Mapping[str, Target]) -> None:
+        """Serve these targets in place of the names in `gone`."""
         with self.changing:
-            kept = {name: old for name, old in self.provenance.models.items() if name not in gone}
             self.targets = {name: old for name, old in self.targets.items() if name not in gone} | dict(targets)
-            self.provenance = self.provenance.model_copy(update={"models": kept | dict(models)})
 
     def hand_over(self, name: str, folder: Path) -> ServedModel:
         """Load the adapter in `folder`, serve it as `name`, and return its provenance.
 
-        The hash in it is of the files as they were just before the weights were read.
-
-        Raises:
-            RequestError: the name is not free, too many adapters are loaded, or the adapter cannot be served.
+        The hash in it is of the files as they were just before the weights were read. Raises RequestError if the name
+        is not free, too many adapters are loaded, or the adapter cannot be served.
         """
         if not ADAPTER_NAME.fullmatch(name):
             raise RequestError(400, f"The name {name[:300]!a} is not free: names match {ADAPTER_NAME.pattern}.")
         with self.changing:
             _require_readable(folder)
             if name in self._handed_over:
-                loaded = self.provenance.models[name]
+                loaded = self.targets[name].model
                 if loaded.adapter_sha256 == folder_sha256(folder):
                     return loaded  # A retry: the client did not get the first response.
             if name in self.targets:
                 raise RequestError(400, f"The name {name!r} is not free: take another one.")
             if len(self._handed_over) >= MAX_ADAPTERS:
-                held = ", ".join(self._handed_over)
-                raise RequestError(
-                    400,
-                    f"{MAX_ADAPTERS} adapters are loaded, which is the limit: unload one at /v1/unload_lora_adapter "
-                    f"({held}).",
-                )
+                limit = f"{MAX_ADAPTERS} adapters are loaded, which is the limit: unload one at /v1/unload_lora_adapter"
+                raise RequestError(400, f"{limit} ({', '.join(self._handed_over)}).")
             try:
                 sha256 = folder_sha256(folder)
                 self._handed_over[name] = adapter = self.load(folder)
             except MissingInput as error:
                 raise RequestError(400, str(error)) from error
-            served = self.provenance.models["base"].model_copy(update={"adapter_sha256": sha256})
-            self.replace((), {name: Target(adapter)}, {name: served})
+            served = self.targets["base"].model.model_copy(update={"adapter_sha256": sha256})
+            self.replace((), {name: Target(served, adapter)})
             return served
 
     def take_back(self, name: str) -> None:
-        """Unload an adapter that a client has handed over.
-
-        Raises:
-            RequestError: there is no such adapter, or requests for it are not finished.
-        """
+        """Unload an adapter that a client has handed over, unless requests for it are not finished (RequestError)."""
         with self.changing:
             if name not in self._handed_over:
                 raise RequestError(404, f"No adapter {name[:300]!a} was handed over.")
             if not self.unload_if_unused(self._handed_over[name]):
                 raise RequestError(409, f"Requests for {name!r} are not finished.")
             del self._handed_over[name]
-            self.replace({name}, {}, {})
+            self.replace({name}, {})
 
 
 def _require_readable(folder: Path) -> None:
@@ -167,3 +186,71 @@ def _require_readable(folder: Path) -> None:
         raise RequestError(400, f"{str(folder)!a} holds something that is neither a file nor a folder.")
     if sum(file.st_size for file in files.values()) > MAX_FOLDER_BYTES:
         raise RequestError(400, f"The files in {str(folder)!a} are larger than {MAX_FOLDER_BYTES} bytes.")
+
+
+class PromotedReflector:
+    """The name `reflector`, with its pinned and best-of-n names: the promoted adapter of a run.
+
+    The old adapter stays loaded until the requests that began with it are finished.
+    """
+
+    def __init__(self, served: ServedModels, history: History) -> None:
+        self._served, self._history = served, history
+        self._records = 0
+        """Number of the records that are served."""
+        self._loaded: tuple[PromotedAdapter, str] | None = None
+        """The served adapter, with its name in the engine."""
+        self._replaced: dict[str, float] = {}
+        """Adapters that are no longer served, by their names in the engine, and since when."""
+
+    def update(self) -> None:
+        """Serve the adapter that is current now. Nothing changes before the first promotion of a run.
+
+        The served names stay as they were if a record or the copy of the adapter is damaged (DamagedFile), or it cannot
+        be loaded (MissingInput).
+        """
+        if self._history.length == self._records:
+            return
+        records = self._history.records()
+        adapter = current_of(records)
+        if adapter is None:
+            self._serve("", None)
+        elif self._loaded is None or self._loaded[0].sha256 != adapter.sha256:
+            self._serve(self._served.load(self._history.folder_of(adapter)), adapter)
+        self._records = len(records)
+
+    def follow(self) -> None:
+        """Keep serving the current adapter. An update that fails is logged once, and the served adapter stays."""
+        failure = ""
+        while True:
+            time.sleep(_POLL_SECONDS)
+            try:
+                self.update()
+                failure = ""
+            except (RetroformerError, OSError) as error:
+                if str(error) != failure:
+                    logger.error("reflector stays as it is: %s", error)
+                failure = str(error)
+            self._unload_unused()
+
+    def _serve(self, engine_name: str, adapter: PromotedAdapter | None) -> None:
+        # What answers with an empty text is not the base, and facts of the two must not be mixed.
+        changes = {"adapter_sha256": adapter.sha256} if adapter else {"base_sha256": NO_ADVICE}
+        with self._served.changing:
+            targets = self._served.targets
+            names = {name for name in targets if name.partition("@")[0].partition("+")[0] == REFLECTOR}
+            served = targets["base"].model.model_copy(update=changes)
+            new = {REFLECTOR: targets["base"]._replace(model=served, adapter=engine_name, silent=adapter is None)}
+            for name in (name for name in names if "+" in name and "@" not in name):
+                model = served.model_copy(update={"reward_sha256": targets[name].model.reward_sha256})
+                new[name] = targets[name]._replace(model=model, adapter=engine_name, silent=adapter is None)
+            self._served.replace(names, with_pinned(new) if adapter else new)
+        if self._loaded is not None:
+            self._replaced[self._loaded[1]] = time.monotonic()
+        self._loaded = (adapter, engine_name) if adapter else None
+        logger.warning("reflector is %s from now on.", name_of(adapter))
+
+    def _unload_unused(self) -> None:
+        for name, since in list(self._replaced.items()):
+            if time.monotonic() - since > _KEEP_SECONDS and self._served.unload_if_unused(name):
+                del self._replaced[name]

@@ -38,8 +38,6 @@ LARGEST_COUNT = 2**31 - 1
 RETRY_SECONDS = 5
 """Value of Retry-After. Clients of this protocol honour up to a minute."""
 
-_INTEGER_DIGITS = 20
-"""Length of the longest 64-bit integer, with its sign."""
 _TYPES = frozenset({"str", "int", "float", "bool", "constrained-int"})
 
 
@@ -98,7 +96,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> float:
-    return int(digits) if len(digits) <= _INTEGER_DIGITS else math.inf
+    return int(digits) if len(digits) <= 20 else math.inf  # The longest 64-bit integer has 20 characters.
 
 
 def _shown(name: str) -> str:
@@ -127,15 +125,15 @@ WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
 class _Body(BaseModel):
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Self:
-        """Return the request in `body`.
-
-        Raises:
-            RequestError: the body is invalid; the message names the field.
-        """
+        """Return the request in `body`. Raises RequestError, which names the first field at fault."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
-            raise _refusal(error) from None
+            fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        # After the name of a field with several types, pydantic puts the name of the type.
+        path = [part for part in fault["loc"] if not (isinstance(part, str) and ("[" in part or part in _TYPES))]
+        field = _shown(".".join(map(str, path)))
+        raise RequestError(400, f"{field}: {fault['msg'].removeprefix('Value error, ')}.", field)
 
 
 class _Strict(_Body):
@@ -148,22 +146,16 @@ class _Strict(_Body):
     def _drop_what_has_no_effect(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        for name, value in body.items():
-            if name in cls.model_fields or value is None:
-                continue
-            # `0 == False` in Python, but neither has an effect, whether a number or a boolean is meant.
-            if name not in cls.without_effect or value not in cls.without_effect[name]:
+        # `0 == False` in Python, but neither has an effect, whether a number or a boolean is meant.
+        fields = {
+            name: value
+            for name, value in body.items()
+            if value is not None and value not in cls.without_effect.get(name, ())
+        }
+        for name in fields:
+            if name not in cls.model_fields:
                 raise RequestError(400, f"{_shown(name)} is not supported here.", _shown(name))
-        return {name: value for name, value in body.items() if name in cls.model_fields and value is not None}
-
-
-def _refusal(error: ValidationError) -> RequestError:
-    """Return the first fault as an error that names its field."""
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # After the name of a field with several types, pydantic puts the name of the type.
-    path = [part for part in fault["loc"] if not (isinstance(part, str) and ("[" in part or part in _TYPES))]
-    field = _shown(".".join(map(str, path)))
-    return RequestError(400, f"{field}: {fault['msg'].removeprefix('Value error, ')}.", field)
+        return fields
 
 
 def _text_of(content: Any) -> Any:
@@ -229,6 +221,7 @@ class GenerationRequest(_Strict):
     top_k: Literal[-1] | Count = -1
     n: Annotated[int, Field(ge=1, le=ANSWERS)] = 1
     max_tokens: Count | None = None
+    """Tokens of an answer; None: as many as the context holds."""
     stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=STOPS)] = []
     stop_token_ids: Annotated[list[int], Field(max_length=STOP_TOKENS)] = []
     ignore_eos: bool = False
@@ -240,6 +233,7 @@ class GenerationRequest(_Strict):
     frequency_penalty: Penalty = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     return_token_ids: bool = False
+    logprobs: Any = None
     user: str | None = None
 
     @property
@@ -248,14 +242,9 @@ class GenerationRequest(_Strict):
         raise NotImplementedError
 
     @property
-    def limit(self) -> int | None:
-        """Tokens of an answer; None: as many as the context holds."""
-        return self.max_tokens
-
-    @property
     def with_tokens(self) -> bool:
         """True if each answer has its token ids and their log-probabilities under the model itself."""
-        return self.return_token_ids
+        return self.return_token_ids or self.logprobs is not None
 
     def echoed(self, number: int) -> str:
         """Return the text that comes before answer `number`."""
@@ -278,68 +267,52 @@ class GenerationRequest(_Strict):
 class ChatRequest(GenerationRequest):
     """A request to /v1/chat/completions."""
 
-    without_effect = {**WITHOUT_EFFECT, "echo": (False,)}
+    without_effect = {**WITHOUT_EFFECT, "echo": (False,), "logprobs": (False,)}
 
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=MESSAGES), AfterValidator(_one_system_message)
     ]
     max_completion_tokens: Count | None = None
-    logprobs: bool = False
+    logprobs: Literal[True] | None = None
 
     @property
     def prompts(self) -> Sequence[Prompt]:
         return [Chat(self.messages)]
 
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens or self.max_completion_tokens
-
-    @property
-    def with_tokens(self) -> bool:
-        return self.return_token_ids or self.logprobs
-
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
             message = "max_completion_tokens differs from max_tokens, which is its older name."
             raise RequestError(400, message, "max_completion_tokens")
+        self.max_tokens = next(iter(limits), None)
         return self
 
 
 def _prompts(prompt: Any) -> Any:
-    if isinstance(prompt, list):
-        if not prompt:
-            raise ValueError("the list is empty")
-        kinds = {type(part) for part in prompt}
-        if kinds not in ({str}, {int}):
-            raise ValueError("a list holds prompts in text, or the token ids of one prompt")
-        if kinds == {str} and len(prompt) > ANSWERS:
-            raise ValueError(f"more than {ANSWERS} prompts in one request")
-    return prompt
+    if not isinstance(prompt, list):
+        return [prompt] if isinstance(prompt, str) else prompt
+    kinds = {type(part) for part in prompt}
+    if kinds not in ({str}, {int}):
+        raise ValueError("a list holds prompts in text, or the token ids of one prompt")
+    return prompt if kinds == {str} else [prompt]
 
 
 class CompletionRequest(GenerationRequest):
     """A request to /v1/completions, with prompts in text or one prompt in token ids, as in vLLM."""
 
     # Here logprobs=0 has an effect: it requests the log-probabilities of the answer's own tokens.
-    prompt: Annotated[str | list[str] | list[int], BeforeValidator(_prompts)]
+    prompt: Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]
     max_tokens: Count = 16
     echo: bool = False
     logprobs: Literal[0] | None = None
 
     @property
     def prompts(self) -> Sequence[Prompt]:
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        texts = [prompt for prompt in self.prompt if isinstance(prompt, str)]
-        return texts if texts else [[token for token in self.prompt if isinstance(token, int)]]
-
-    @property
-    def with_tokens(self) -> bool:
-        return self.return_token_ids or self.logprobs is not None
+        return self.prompt
 
     def echoed(self, number: int) -> str:
-        prompt = self.prompts[number // self.n]
+        prompt = self.prompt[number // self.n]
         return prompt if self.echo and isinstance(prompt, str) else ""
 
 

@@ -19,11 +19,7 @@ _NF4_BYTES = 0.52
 
 
 def require_room(folder: Path, dtype: Dtype, quantization: Quantization = "none") -> None:
-    """Check that the weights of the base model in `folder` fit into the memory of a CPU.
-
-    Raises:
-        ConfigError: they do not; the message says what they need and what is available.
-    """
+    """Raise ConfigError if the weights of the base model in `folder` do not fit into the memory of a CPU."""
     available = available_memory()
     if torch.cuda.is_available() or available is None:
         return

@@ -25,7 +25,7 @@ from retroformer.models.quantization import Quantization
 from retroformer.promotions.history import History, name_of
 from retroformer.provenance import ADAPTER_WEIGHTS, folder_sha256
 from retroformer.records import Record
-from retroformer.stage_metrics import METRICS, read_metrics
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
         ConfigError: a name of `serve.adapters` is reserved or has a character of `UNUSABLE`, or an adapter was trained
             on prompts that this server would not write, or adapters were trained on different weights.
     """
-    advisers = finished_advisers(experiment)
+    advisers, here = finished_advisers(experiment), experiment.train.chat_template_kwargs
     actors = [name for name in ACTORS if has_adapter(experiment.folder / name)]
     adapters = {name: experiment.folder / name for name in (*actors, *advisers)}
     aliases = {REFLECTOR: advisers[-1]} if advisers else {}
@@ -93,41 +93,35 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
             raise MissingInput(_absent(name, folder, experiment, config_path))
         adapters[name] = folder
         aliases.pop(name, None)
-    for name, folder in adapters.items():
-        _require_prompts_of_training(name, folder, experiment)
     rewards = _best_of(experiment, adapters, aliases)
-    quantization = _quantization(experiment, adapters | rewards)
+    metrics = {
+        name: read_metrics(folder) for name, folder in (adapters | rewards).items() if (folder / METRICS).is_file()
+    }
+    for name, stage in metrics.items():
+        trained = stage.inputs.get("chat_template_kwargs", {})
+        if name in adapters and stage.stage in ADVISERS and trained != here:
+            raise ConfigError(
+                f"The adapter {name!r} in {str(adapters[name])!r} was trained with "
+                f"train.chat_template_kwargs={trained}, and this config has {here}, so its prompts would have other "
+                "tokens: set it to the former, or train the adapter again."
+            )
+    quantization = _quantization(experiment, metrics)
     return ServedNames(adapters=adapters, aliases=aliases, best_of=rewards, quantization=quantization)
 
 
-def _quantization(experiment: Experiment, adapters: Mapping[str, Path]) -> Quantization:
+def _quantization(experiment: Experiment, metrics: Mapping[str, StageMetrics]) -> Quantization:
     """Return the quantisation of the base, which all adapters share. Raises ConfigError if they need different ones."""
     if experiment.serve.quantization != "trained":
         return experiment.serve.quantization
-    trained: dict[Quantization, str] = {}
-    for name, folder in adapters.items():
-        if (folder / METRICS).is_file() and (kind := read_metrics(folder).inputs.get("quantization")):
-            trained[kind] = name
+    trained: dict[Quantization, str] = {
+        kind: name for name, stage in metrics.items() if (kind := stage.inputs.get("quantization"))
+    }
     if len(trained) > 1:
         raise ConfigError(
             f"The adapter {trained['nf4']!r} was trained on 4-bit weights and {trained['none']!r} was not, and one "
             "server has one base: serve them in different runs, or set serve.quantization to nf4 or none."
         )
     return "nf4" if "nf4" in trained else "none"
-
-
-def _require_prompts_of_training(name: str, folder: Path, experiment: Experiment) -> None:
-    """Raise ConfigError if the chat template had other settings in the training of an adapter that writes advice."""
-    if not (folder / METRICS).is_file():
-        return
-    metrics, here = read_metrics(folder), experiment.train.chat_template_kwargs
-    trained = metrics.inputs.get("chat_template_kwargs", {})
-    if metrics.stage in ADVISERS and trained != here:
-        raise ConfigError(
-            f"The adapter {name!r} in {str(folder)!r} was trained with train.chat_template_kwargs={trained}, and this "
-            f"config has {here}, so its prompts would have other tokens: set it to the former, or train the adapter "
-            "again."
-        )
 
 
 def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:
@@ -155,11 +149,8 @@ def _absent(name: str, folder: Path, experiment: Experiment, config_path: Path) 
 def record_first_adapter(experiment: Experiment, config_path: Path) -> None:
     """Record the last finished stage as the run's reflector if nothing is recorded, with a warning.
 
-    If something is, warn about an adapter that was trained later and has not been tested yet.
-
-    Raises:
-        ConfigError: another server has recorded a first adapter in the meantime.
-        DamagedFile: a record is damaged.
+    If something is, warn about an adapter that was trained later and has not been tested yet. Raises ConfigError if
+    another server has recorded a first adapter in the meantime, DamagedFile if a record is damaged.
     """
     advisers = finished_advisers(experiment)
     if REFLECTOR in experiment.serve.adapters or not advisers:

@@ -1,8 +1,4 @@
-"""Supervision of processes: started together, restarted when one dies or stops responding, and stopped together.
-
-Health is checked over HTTP, as clients would, since a process that lives but does not respond is useless. It is killed
-and restarted. A process that keeps dying ends all of them.
-"""
+"""Supervision of processes: started together, restarted when one dies or stops responding, and stopped together."""
 
 import contextlib
 import http.client
@@ -14,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from retroformer.errors import ServiceError
@@ -36,59 +33,53 @@ START_PROBE_SECONDS = 2.0
 SILENT_PROBES = 3
 """Number of failed health checks in a row after which a process counts as unresponsive. It is a count, not a time: a
 supervisor that was suspended for an hour, with its machine or from a terminal, made no checks meanwhile."""
-OWNER_ONLY = 0o600
-"""Mode of log files, which may quote requests."""
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)  # Its fields hold secrets.
 class Service:
-    """A process, run as `python -m MODULE ARGUMENTS`, and its successors.
+    """A process, run as `python -m MODULE ARGUMENTS`, and its successors."""
 
-    Their output goes to `log`, which only the owner may read. Secrets come in `first_line` of their input, since anyone
-    can read a command line; the input stays open as long as the supervisor lives.
-    """
+    name: str
+    command: Sequence[str]
+    log: Path
+    """File of their output, which only the owner may read: it may quote requests."""
+    environment: Mapping[str, str]
+    answers: Callable[[float], bool]
+    """Health check, which takes no longer than the given number of seconds."""
+    first_line: str = ""
+    """First line of their input, for secrets: anyone can read a command line. The input stays open afterwards."""
+    sockets: Sequence[int] = ()
+    """Sockets that they inherit."""
+    _process: subprocess.Popen[bytes] | None = None
+    _started: float = 0.0
+    _restart_at: float = 0.0
+    _next_probe: float = 0.0
+    _has_answered: bool = False
+    _silent_probes: int = 0
+    _quick_deaths: int = 0
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        environment: Mapping[str, str],
-        answers: Callable[[float], bool],
-        first_line: str = "",
-        sockets: Sequence[int] = (),
-    ) -> None:
-        """Prepare a process that runs `command` and inherits `sockets`.
-
-        `answers` is its health check, which takes no longer than the given number of seconds.
-        """
-        self.name = name
-        self._command, self._log, self._environment = command, log, dict(environment)
-        self._answers, self._first_line, self._sockets = answers, first_line, tuple(sockets)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started = self._restart_at = self._next_probe = 0.0
-        self._has_answered = False
-        self._silent_probes = self._quick_deaths = 0
-        # The log is emptied: the last line of an earlier run would be taken for one of this run.
-        with open(log, "wb", opener=_for_owner) as output:
-            os.fchmod(output.fileno(), OWNER_ONLY)  # An existing file may have another mode.
+    def __post_init__(self) -> None:
+        # A new file: the last line of an earlier run would be taken for one of this run, and its mode may be another.
+        self.log.unlink(missing_ok=True)
+        self.log.touch(0o600)
 
     def start(self) -> None:
-        with open(self._log, "ab", opener=_for_owner) as output:
+        with self.log.open("ab") as output:
             # Its own session: an interrupt from the terminal reaches only the supervisor, which stops all in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *self._command],
+                [sys.executable, "-m", *self.command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
-                pass_fds=self._sockets,
+                env=self.environment,
+                pass_fds=self.sockets,
                 start_new_session=True,
             )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # It may have died already.
-            self._process.stdin.write(self._first_line.encode() + b"\n")
+            self._process.stdin.write(self.first_line.encode() + b"\n")
             self._process.stdin.flush()
         self._started = time.monotonic()
         self._has_answered, self._silent_probes = False, 0
@@ -101,24 +92,22 @@ class Service:
         """Return True if it answers. Raises ServiceError if it has died."""
         if not self.alive:
             raise ServiceError(f"The {self.name} stopped while starting: {self._reason()}")
-        self._has_answered = self._answers(START_PROBE_SECONDS)
+        self._has_answered = self.answers(START_PROBE_SECONDS)
         return self._has_answered
 
     def revive(self) -> None:
         """Restart it if it has died or is unresponsive: at once after a long life, ever later after quick deaths.
 
-        Raises:
-            ServiceError: it keeps dying.
+        Raises ServiceError if it keeps dying.
         """
-        if self.alive and self._is_unresponsive():
-            assert self._process is not None
+        if self._process is not None and self.alive and self._is_unresponsive():
             logger.warning("The %s does not answer any more: it is killed.", self.name)
             self._process.kill()
             self._process.wait()
         now = time.monotonic()
         if not self.alive and self._process is not None:
             reason = self._reason()
-            self._forget()
+            self.stop(now)
             self._quick_deaths = self._quick_deaths + 1 if now - self._started < QUICK_SECONDS else 0
             if self._quick_deaths >= QUICK_DEATHS:
                 raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {reason}")
@@ -131,7 +120,7 @@ class Service:
         """Check its health if it is time; a process that has never answered is starting, and has `START_SECONDS`."""
         if time.monotonic() < self._next_probe:
             return False
-        if self._answers(PROBE_SECONDS):
+        if self.answers(PROBE_SECONDS):
             self._has_answered, self._silent_probes = True, 0
         else:
             self._silent_probes += self._has_answered
@@ -141,18 +130,11 @@ class Service:
 
     def _reason(self) -> str:
         """Return the last line of its log, how it ended, and the path of the log."""
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
         last = next((line for line in reversed(lines) if line), "it wrote nothing")
-        return f"{last} ({self._ending()}; log: {self._log})"
-
-    def _ending(self) -> str:
-        code = self._process.poll() if self._process is not None else None
-        if code is None:
-            return "has not ended"
-        if code >= 0:
-            return f"exit code {code}"
-        names = {number.value: number.name for number in signal.Signals}
-        return f"killed by {names.get(-code, f'signal {-code}')}"  # Real-time signals have no name.
+        code = (self._process.poll() if self._process is not None else None) or 0
+        names = {-number.value: f"killed by {number.name}" for number in signal.Signals}
+        return f"{last} ({names.get(code, f'exit code {code}')}; log: {self.log})"
 
     def ask_to_stop(self) -> None:
         if self._process is not None:
@@ -160,28 +142,22 @@ class Service:
 
     def stop(self, deadline: float) -> None:
         """Wait until it has stopped; kill it at the deadline (on the monotonic clock)."""
-        if self._process is None:
+        if self._process is None or self._process.stdin is None:
             return
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop a process that has ended, and close its input."""
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         self._process = None
 
 
 def supervise(services: Sequence[Service], ready: Callable[[], None], stop: threading.Event) -> None:
     """Start all, call `ready` once all answer, and keep them running until `stop` is set.
 
-    Raises:
-        ServiceError: a service died before all answered, or keeps dying.
+    Raises ServiceError if a service died before all answered, or keeps dying.
     """
     try:
         for service in services:
@@ -208,18 +184,28 @@ def read_first_line() -> str:
 
     So no process outlives its supervisor.
     """
+    line = first_line_of_input()
+    when_input_closes(lambda: os._exit(1))
+    return line
+
+
+def first_line_of_input() -> str:
+    """Read one line byte by byte, since the rest of the input belongs to `when_input_closes`."""
     line = b""
-    # Byte by byte, as the thread below reads the rest.
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):
         line += byte
+    return line.decode()
+
+
+def when_input_closes(call: Callable[[], object]) -> None:
+    """Call from another thread once standard input ends, as when the parent process dies."""
 
     def wait() -> None:
         while os.read(0, 4096):
             continue
-        os._exit(1)
+        call()
 
     threading.Thread(target=wait, name="watch standard input", daemon=True).start()
-    return line.decode()
 
 
 def get(host: str, port: int, path: str, key: str = "", seconds: float = PROBE_SECONDS) -> tuple[int, bytes] | None:
@@ -232,7 +218,3 @@ def get(host: str, port: int, path: str, key: str = "", seconds: float = PROBE_S
             return response.status, response.read()
         except (OSError, http.client.HTTPException):
             return None
-
-
-def _for_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, OWNER_ONLY)

@@ -17,15 +17,13 @@ from retroformer.errors import run_command
 from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
 from retroformer.promotions.history import History
-from retroformer.provenance import Provenance, package_versions
 
 from .answers import Answers
 from .api import OpenAI, application
 from .engine.engine import Engine
 from .engine.model import Model
 from .guards import BoundedConnection, Guards, allow_many_files
-from .models import ServedModels, reward_names, served_targets
-from .promoted import PromotedReflector
+from .models import PromotedReflector, ServedModels, reward_names, served_targets
 from .room import require_room
 from .served_names import Serving
 from .supervisor import read_first_line
@@ -39,15 +37,14 @@ def load(serving: Serving, begin: Callable[[Answers], None]) -> Answers:
     torch.set_num_threads(serving.threads)
     names, settings = serving.names, serving.template_settings
     base = base_model_folder(serving.base)
-    targets, models = served_targets(base, names, settings)
+    targets = served_targets(base, names, settings)
     dtype = serving_dtype(serving.dtype, base, torch)
     require_room(base, dtype, names.quantization)
     adapters = {targets[name].adapter: folder for name, folder in names.adapters.items()}
     rewards = {name: folder for folder, name in reward_names(names).items()}
     model = Model(base, adapters, dtype, rewards, settings, names.quantization)
     engine = Engine(model, MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU)
-    provenance = Provenance(models=models, dtype=dtype, quantization=model.quantization, versions=package_versions())
-    served = ServedModels(model, engine, targets, provenance)
+    served = ServedModels(model, engine, targets, dtype)
     if serving.promotions is not None:
         promoted = PromotedReflector(served, History(serving.promotions))
         promoted.update()

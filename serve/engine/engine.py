@@ -9,23 +9,19 @@ import threading
 import time
 from collections import deque
 from itertools import chain
-from typing import TypeAlias
 
 import torch
 
 from .attention import can_share
-from .generation import TextGeneration
+from .generation import Request
 from .model import Model
 from .prefixes import PrefixStore, blocks_to_share, common_blocks, token_budget
-from .scoring import Scoring
 from .slots import KeyValueSlots
 
 CHUNK_TOKENS = 256
 """Prompt tokens per pass while running rows wait for it."""
 LONE_CHUNK_TOKENS = 2048
 """Prompt tokens per pass while no row is running."""
-
-Request: TypeAlias = TextGeneration | Scoring
 
 logger = logging.getLogger(__name__)
 
@@ -162,10 +158,8 @@ class Engine:
 
     def _stored(self, row: int) -> list[bytes]:
         """Return the names of the stored blocks of the row's prompt that it could read in place."""
-        if not can_share(self._model.geometry.device):
-            return []
-        generation = self._rows[row]
-        names = generation.names.of(generation.prompt[: self._slots.lengths[row]])
+        prompt = self._rows[row].prompt[: self._slots.lengths[row]]
+        names = self._rows[row].names.of(prompt if can_share(self._model.geometry.device) else [])
         return names[: self._store.count(names)]
 
     def _advance(self) -> None:

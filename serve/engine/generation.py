@@ -1,4 +1,4 @@
-"""A generation request in the engine: its tokens, its text so far, and the conditions that finish it."""
+"""Requests to the engine: a text to write, with the conditions that finish it, or a score of a reward model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,30 +79,17 @@ class DecodedText:
 
 
 @dataclass(eq=False)
-class TextGeneration:
-    """A request for text. Other threads may only set `cancelled`."""
+class Request:
+    """What the engine computes in one row. Other threads may only set `cancelled`."""
 
     prompt: list[int]
     adapter: str
-    limit: int
-    """Maximum number of new tokens."""
-    sampling: SamplingParameters
-    stop_tokens: frozenset[int]
-    transcript: DecodedText
-    deliver: Callable[[Output], None]
-    """Callback on the engine's thread: gets every output if `streaming`, otherwise only the last."""
-    generator: torch.Generator
-    choices: Choices | None = None
-    """Texts that the completion must be one of; None allows any text."""
-    streaming: bool = False
-    in_tokens: bool = False
-    """If true, the last output has the tokens and their log-probabilities; not supported with `choices`."""
-    cached_tokens: int = 0
-    cancelled: bool = False
-    finished: bool = False
+    deliver: Callable[[Output], None] = field(default=lambda output: None, kw_only=True)
+    """Callback on the engine's thread: gets the last output, and every output of a stream."""
+    cached_tokens: int = field(default=0, init=False)
+    cancelled: bool = field(default=False, init=False)
+    finished: bool = field(default=False, init=False)
     """True from its last token on; its row is freed a little later."""
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
 
     @cached_property
     def names(self) -> BlockNames:
@@ -112,18 +99,63 @@ class TextGeneration:
     @property
     def reserved(self) -> int:
         """Number of tokens in its row if it writes as many as it may."""
+        return len(self.prompt)
+
+    @property
+    def sequence(self) -> list[int]:
+        """Tokens of its row so far."""
+        return self.prompt
+
+    def accept(self, result: torch.Tensor) -> bool:
+        """Take the result of a pass, once the prompt is computed; return True while the request goes on."""
+        raise NotImplementedError
+
+    def fail(self, failure: str) -> None:
+        """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""
+        self.cancelled = self.finished = True
+        self.deliver(Output(finish_reason="stop", failure=failure))
+
+
+@dataclass(eq=False)
+class Scoring(Request):
+    """A request for the score of `prompt`, a prompt with its whole answer, by the reward model `adapter`."""
+
+    score: float = field(default=0.0, init=False)
+
+    def accept(self, score: torch.Tensor) -> bool:
+        self.score, self.finished = float(score), True
+        self.deliver(Output(finish_reason="stop", prompt_tokens=len(self.prompt)))
+        return False
+
+
+@dataclass(eq=False)
+class TextGeneration(Request):
+    """A request for text."""
+
+    limit: int
+    """Maximum number of new tokens."""
+    sampling: SamplingParameters
+    stop_tokens: frozenset[int]
+    transcript: DecodedText
+    generator: torch.Generator
+    choices: Choices | None = None
+    """Texts that the completion must be one of; None allows any text."""
+    streaming: bool = False
+    in_tokens: bool = False
+    """If true, the last output has the tokens and their log-probabilities; not supported with `choices`."""
+    tokens: list[int] = field(default_factory=list, init=False)
+    log_probs: list[float] = field(default_factory=list, init=False)
+
+    @property
+    def reserved(self) -> int:
         return len(self.prompt) + self.limit
 
     @property
     def sequence(self) -> list[int]:
-        """Tokens of its prompt and of the completion so far."""
         return self.prompt + self.tokens
 
     def accept(self, logits_V: torch.Tensor) -> bool:
-        """Choose the next token, add the tokens that `choices` then forces, and deliver the output.
-
-        Returns True while the request goes on.
-        """
+        """Choose the next token, add the tokens that `choices` then forces, and deliver the output."""
         allowed = None if self.choices is None else self.choices.allowed
         token = choose(logits_V, self.sampling, self.tokens, self.generator, allowed)
         if self.in_tokens:
@@ -137,11 +169,6 @@ class TextGeneration:
         if self.finished or self.streaming:
             self.deliver(self._output("stop" if self.transcript.stopped else reason))
         return not (self.finished or self.cancelled)
-
-    def fail(self, failure: str) -> None:
-        """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""
-        self.cancelled = self.finished = True
-        self.deliver(Output(finish_reason="stop", failure=failure))
 
     def _write(self, token: int) -> str | None:
         """Add a token; return the finish reason if it is the last token, otherwise None."""

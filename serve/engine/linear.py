@@ -6,6 +6,7 @@ Shapes: T tokens of all rows packed in one line, K inputs, N outputs, R rank.
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,12 @@ PACKED_FOR_TOKENS = 16
 """Tokens per pass that the weight layout is optimized for; 64 run as well as 16, and more only a little worse."""
 
 
+@dataclass
 class Spans:
-    """Adapters of the tokens in the current pass, shared by all layers of a model.
+    """Adapters of the tokens in the current pass, shared by all layers of a model."""
 
-    Tokens of one adapter are contiguous, so that a layer need not copy them.
-    """
-
-    def __init__(self) -> None:
-        self.current: tuple[tuple[str, slice], ...] = ()
+    current: tuple[tuple[str, slice], ...] = ()
+    """Tokens of one adapter are contiguous, so that a layer need not copy them."""
 
 
 class AdaptedLinear(torch.nn.Module):
@@ -59,8 +58,7 @@ class AdaptedLinear(torch.nn.Module):
 def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans) -> None:
     """Add an adapter, given as A (K, R) and B (R, N) by layer path, to `model`. Not during a pass.
 
-    Raises:
-        ValueError: the model has no such linear layers before the last; it was not changed.
+    Raises ValueError, and changes nothing, if the model has no such linear layers before the last.
     """
     layers = dict(model.named_modules())
     for path, (down_KR, up_RN) in factors.items():
@@ -107,28 +105,30 @@ class PackedLinear(torch.nn.Module):
 
 def pack(model: torch.nn.Module) -> None:
     """Replace linear layers of `model` by `PackedLinear` with the same weights where it applies: on a CPU."""
+    types = [torch.float32] if torch.backends.mkldnn.is_available() else []  # type: ignore[no-untyped-call]
+    types += [torch.bfloat16] if types and torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
     for path, layer in list(model.named_modules()):
-        if type(layer) is torch.nn.Linear and layer.weight.device.type == "cpu" and _can_pack(layer.weight.dtype):
+        if type(layer) is torch.nn.Linear and layer.weight.device.type == "cpu" and layer.weight.dtype in types:
             model.set_submodule(path, PackedLinear(layer))
-
-
-def _can_pack(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def read_lora(folder: Path, *, scores: bool = False) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Return the scaled A (K, R) and B (R, N) by layer path, as saved by peft in `folder`.
 
-    With `scores` it is a reward model's, whose score head is left out.
-
-    Raises:
-        ValueError, SafetensorError: the adapter is not plain LoRA, or is damaged, or has a NaN or infinite weight.
+    With `scores` it is a reward model's, whose score head is left out. Raises ValueError or SafetensorError if the
+    adapter is not plain LoRA, or is damaged, or has a NaN or infinite weight.
     """
+    from peft import PeftConfig
     from safetensors.torch import load_file
 
-    rank, scaling = _rank_and_scaling(folder)
+    try:
+        config: Any = PeftConfig.from_pretrained(str(folder))
+        if config.peft_type != "LORA" or any(getattr(config, name) for name in FOR_SOME_LAYERS):
+            raise ValueError("only plain LoRA can be served")
+        rank, scaling = config.r, config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    # peft does not validate the settings in the file, so wrong types surface only when they are used.
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f"its configuration cannot be read ({type(error).__name__} {error})") from error
     factors: dict[str, dict[str, torch.Tensor]] = {}
     for name, weight in load_file(folder / ADAPTER_WEIGHTS).items():
         if scores and name.endswith(SCORE_HEAD):
@@ -150,16 +150,3 @@ def require_finite(name: str, *weights: torch.Tensor) -> None:
     """Raise ValueError if one of `weights` holds a NaN or an infinity; the message has `name`."""
     if not all(weight.isfinite().all() for weight in weights):
         raise ValueError(f"{name} has weights that are NaN or infinite")
-
-
-def _rank_and_scaling(folder: Path) -> tuple[int, float]:
-    from peft import PeftConfig
-
-    try:
-        config: Any = PeftConfig.from_pretrained(str(folder))
-        if config.peft_type != "LORA" or any(getattr(config, name) for name in FOR_SOME_LAYERS):
-            raise ValueError("only plain LoRA can be served")
-        return config.r, config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
-    # peft does not validate the settings in the file, so wrong types surface only when they are used.
-    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ValueError(f"its configuration cannot be read ({type(error).__name__} {error})") from error

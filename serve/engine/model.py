@@ -24,22 +24,14 @@ from retroformer.models.reward_adapter import read_reward_adapter
 from . import attention
 from .linear import Spans, add_adapter, pack, read_lora, remove_adapter, require_finite
 from .prefixes import Geometry
-from .scoring import ScoreHeads
 from .slots import KeyValueSlots
 
 BASE = "__base__"
 """Adapter name of a row without an adapter."""
-REASON_CHARACTERS = 200
-"""Length limit of peft's error message in ours: it lists every layer that does not fit."""
 
 
 class Model:
-    """A model in memory. Its text functions may be called from any thread, `forward` from one thread at a time.
-
-    Raises:
-        MissingInput: an adapter cannot be loaded.
-        DamagedFile: the base model cannot be read.
-    """
+    """A model in memory. Its methods may be called from any thread, `forward` from one thread at a time."""
 
     def __init__(
         self,
@@ -52,7 +44,8 @@ class Model:
     ) -> None:
         """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ.
 
-        `template_settings` are those of `train.chat_template_kwargs`.
+        `template_settings` are those of `train.chat_template_kwargs`. Raises MissingInput if an adapter cannot be
+        loaded, DamagedFile if the base model cannot be read.
         """
         from transformers import AttentionInterface
         from transformers.utils import logging
@@ -118,20 +111,27 @@ class Model:
         """Add columns[i] to row i of `slots`; return each row's logits after its last token, (V) float32 on the CPU.
 
         A row whose adapter is a reward model gets the score of all its tokens instead, (). Rows may add different
-        numbers of tokens, each at least 1.
-
-        Raises:
-            KeyError: no adapter of that name is loaded.
+        numbers of tokens, each at least 1. Raises KeyError if no adapter of that name is loaded.
         """
         with self._passing:
-            return self._pass(columns, slots, adapters)
+            # Memory that the slots take must not be an inference tensor, which could not be written between passes.
+            line, order = slots.expect([len(tokens) for tokens in columns], adapters)
+            self._spans.current = self._spans_of([(adapters[row], len(columns[row])) for row in order])
+            tokens = torch.tensor([token for row in order for token in columns[row]], device=self.geometry.device)
+            with torch.inference_mode():
+                logits_1BV = self._model(
+                    input_ids=tokens[None],
+                    position_ids=line.positions[None],
+                    past_key_values=slots,
+                    use_cache=True,
+                    logits_to_keep=line.last,
+                    line=line,
+                ).logits
+                slots.advance()
+                return self._score_heads.in_place_of(logits_1BV[0].float().cpu(), adapters)
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load the adapter in `folder`, for use from the next pass on. Callable from any thread.
-
-        Raises:
-            MissingInput: it cannot be loaded.
-        """
+        """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput."""
         from safetensors import SafetensorError
 
         try:
@@ -143,28 +143,10 @@ class Model:
             raise MissingInput(f"The adapter in {str(folder)!r} cannot be loaded: {_reason(error)}.") from error
 
     def unload_adapter(self, name: str) -> None:
-        """Unload an adapter; rows that still use it fail in the next pass. Callable from any thread."""
+        """Unload an adapter; rows that still use it fail in the next pass."""
         with self._passing:
             self._adapters -= {name}
             remove_adapter(self._model, name)
-
-    def _pass(
-        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
-    ) -> list[torch.Tensor]:
-        line, order = slots.expect([len(tokens) for tokens in columns], adapters)
-        self._spans.current = self._spans_of([(adapters[row], len(columns[row])) for row in order])
-        tokens = torch.tensor([token for row in order for token in columns[row]], device=self.geometry.device)
-        with torch.inference_mode():
-            logits_1BV = self._model(
-                input_ids=tokens[None],
-                position_ids=line.positions[None],
-                past_key_values=slots,
-                use_cache=True,
-                logits_to_keep=line.last,
-                line=line,
-            ).logits
-            slots.advance()
-            return self._score_heads.in_place_of(logits_1BV[0].float().cpu(), adapters)
 
     def _spans_of(self, rows: Sequence[tuple[str, int]]) -> tuple[tuple[str, slice], ...]:
         """Return the span of each adapter in the line, from each row's adapter and token count, sorted by adapter."""
@@ -199,9 +181,7 @@ def _add_adapters(
 ) -> dict[str, torch.Tensor]:
     """Add each adapter to `model` under its name; return the heads of the reward models, (H,).
 
-    Raises:
-        MissingInput: a folder holds no readable adapter.
-        ConfigError: an adapter was made for a base model of another shape.
+    Raises MissingInput if a folder holds no readable adapter, ConfigError if one is for a base of another shape.
     """
     heads_H = dict[str, torch.Tensor]()
     for name, folder in (*adapters.items(), *rewards.items()):
@@ -240,17 +220,36 @@ def _reading(folder: Path) -> Iterator[None]:
         raise
     # Damaged weights; a config that is damaged, absent or of another kind; layers that are no plain LoRA.
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        raise MissingInput(_unreadable(folder, error)) from error
-
-
-def _unreadable(folder: Path, error: Exception) -> str:
-    stage = folder.name if folder.name in (*ADVISERS, REWARD) else "STAGE"
-    # Training skips a folder whose metrics say that the stage is finished, hence the advice to move it away.
-    return (
-        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({_reason(error)}): move the folder away and "
-        f"retrain with `retroformer train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
-    )
+        stage = folder.name if folder.name in (*ADVISERS, REWARD) else "STAGE"
+        # Training skips a folder whose metrics say that the stage is finished, hence the advice to move it away.
+        raise MissingInput(
+            f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({_reason(error)}): move the folder away and "
+            f"retrain with `retroformer train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
+        ) from error
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
+    # An error message of peft lists every layer that does not fit.
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+class ScoreHeads:
+    """Score heads of reward models, applied to the input of the shared model's language head."""
+
+    def __init__(self, language_head: torch.nn.Module, heads_H: Mapping[str, torch.Tensor]) -> None:
+        """Hook `language_head`; `heads_H` are weights (H,) by adapter. Without heads nothing is hooked."""
+        self._heads_H = dict(heads_H)
+        self._last_BH = torch.empty(0)
+        if self._heads_H:
+            language_head.register_forward_pre_hook(self._keep)
+
+    def in_place_of(self, logits_BV: torch.Tensor, adapters: Sequence[str]) -> list[torch.Tensor]:
+        """Return, for each row of the pass just made, its score if its adapter has a head, otherwise its logits."""
+        outputs = list(logits_BV)
+        for row, adapter in enumerate(adapters):
+            if adapter in self._heads_H:
+                outputs[row] = (self._last_BH[row].float() @ self._heads_H[adapter]).cpu()
+        return outputs
+
+    def _keep(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self._last_BH = inputs[0][0]

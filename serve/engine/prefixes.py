@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -42,8 +42,7 @@ class Geometry:
         return 2 * self.layers * self.heads * self.head_size * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class TokenBudget:
+class TokenBudget(NamedTuple):
     """Number of tokens whose keys and values are kept, for running requests and for prefixes of later requests."""
 
     running: int
@@ -52,11 +51,11 @@ class TokenBudget:
 
 def token_budget(geometry: Geometry) -> TokenBudget:
     """Return the budget: a fixed amount of memory on a CPU; on a GPU, shares of what the loaded model leaves free."""
-    running_bytes, prefix_bytes = KEY_VALUE_BYTES_ON_CPU, PREFIX_BYTES_ON_CPU
+    budget = KEY_VALUE_BYTES_ON_CPU, PREFIX_BYTES_ON_CPU
     if geometry.device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(geometry.device)
-        running_bytes, prefix_bytes = free_bytes // 2, free_bytes // 5
-    return TokenBudget(running_bytes // geometry.bytes_per_token, prefix_bytes // geometry.bytes_per_token)
+        budget = free_bytes // 2, free_bytes // 5
+    return TokenBudget(*(size // geometry.bytes_per_token for size in budget))
 
 
 class BlockNames:

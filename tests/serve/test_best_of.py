@@ -17,10 +17,9 @@ from retroformer.errors import MissingInput
 from retroformer.provenance import Provenance, folder_sha256
 from serve.answers import seeds, write_best
 from serve.engine.engine import Engine
-from serve.engine.generation import DecodedText, Output, TextGeneration
+from serve.engine.generation import DecodedText, Output, Scoring, TextGeneration
 from serve.engine.model import Model
 from serve.engine.sampling import SamplingParameters
-from serve.engine.scoring import Scoring
 from tests.serve.running import Endpoint, http_request, ready_line, start
 from tests.support.judged import ScoresOfTraining, judged_run
 from tests.support.waiting import becomes_true

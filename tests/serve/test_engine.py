@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from serve.engine.engine import Engine
-from serve.engine.generation import Output
+from serve.engine.generation import Output, Scoring
 from serve.engine.model import BASE, Model
 from serve.engine.prefixes import Geometry
 from serve.engine.sampling import SamplingParameters
-from serve.engine.scoring import Scoring
 from serve.engine.slots import KeyValueSlots
 from tests.serve.clients import ENDLESS, GREEDY, PATIENCE_SECONDS, PROMPTS, Client, loaded
 from tests.support.waiting import becomes_true
@@ -206,7 +205,7 @@ def test_the_duration_of_the_current_pass_can_be_read() -> None:
     outputs: queue.Queue[Output] = queue.Queue()
     try:
         assert (engine.alive, engine.pass_seconds) == (True, 0)
-        engine.submit(Scoring([1, 2], BASE, outputs.put))
+        engine.submit(Scoring([1, 2], BASE, deliver=outputs.put))
         assert becomes_true(lambda: engine.pass_seconds > 0.1)
         before = engine.pass_seconds
         assert becomes_true(lambda: engine.pass_seconds > before)

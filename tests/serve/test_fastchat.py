@@ -143,6 +143,8 @@ def test_fastchat_asks_for_a_key_and_its_worker_tells_strangers_no_more_than_fas
     asked = {"model": "base"}
     worker = http_request("POST", f"{controller_of(fastchat)}/get_worker_address", json=asked).json()["address"]
     assert http_request("POST", f"{worker}/worker_get_status").json()["speed"] == 1
+    foreign = {"Host": "page.example"}  # As of a web page whose name resolves to this machine.
+    assert http_request("POST", f"{worker}/worker_get_status", headers=foreign).status_code == 421
     assert http_request("GET", f"{worker}/v1/models").status_code == 401
     key = {"Authorization": f"Bearer {KEYS[0]}"}
     assert http_request("GET", f"{worker}/provenance", headers=key).json()["dtype"] == "float32"

@@ -109,7 +109,7 @@ REFUSED = [
     ("completion", '"prompt": [true]', "prompt"),
     ("completion", '"prompt": {"text": "One"}', "prompt"),
     ("completion", '"prompt": null', "prompt"),
-    ("completion", '"prompt": ' + json.dumps(["One"] * (bounds.ANSWERS + 1)), "prompt"),
+    ("completion", '"prompt": ' + json.dumps(["One"] * (bounds.ANSWERS + 1)), "n"),
     ("completion", f'"n": {bounds.ANSWERS}, "prompt": ["One", "Two"]', "n"),
 ]
 
