@@ -3,7 +3,8 @@
 Attempts are in the order of the logs' times, and within a log in the order of the epochs.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
-from retroformer.integrations.inspect_ai.scores import score_of
 from retroformer.messages import kept_messages
 from retroformer.records import Usage
 from retroformer.traces.attempt import Skipped, TracedAttempt
@@ -34,6 +34,8 @@ from retroformer.traces.attempt import Skipped, TracedAttempt
 _SUFFIXES = (".eval", ".json")
 _UNREAD = {"events", "events_data", "timelines"}
 """Fields of samples that can be large and hold nothing that an attempt needs."""
+_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+"""Scores that Inspect writes as text: correct, partial, incorrect, no answer, and truth values."""
 _ENDED_IN_ERROR = Skipped(reason="samples that ended in an error")
 _INVALIDATED = Skipped(reason="samples that were invalidated")
 _NO_SCORE = Skipped(reason="samples without a score")
@@ -96,7 +98,7 @@ def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str)
         return _ENDED_IN_ERROR
     if sample.invalidation is not None:
         return _INVALIDATED
-    score = score_of(sample, wanted, where)
+    score = _score_of(sample, wanted, where)
     if score is None:
         return _NO_SCORE
     if not is_storable(name := f"{spec.task}/{sample.id}"):
@@ -158,3 +160,35 @@ def _parts(content: Sequence[Content]) -> list[dict[str, Any]]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _score_of(sample: EvalSample, wanted: str | None, where: str) -> float | None:
+    """Return the score of a sample; None without one. Raises MissingInput if it is none from 0 to 1."""
+    scores: dict[str, Any] = {}
+    for name, score in (sample.scores or {}).items():
+        if isinstance(score.value, Mapping):
+            scores |= {f"{name}.{part}": value for part, value in score.value.items()}
+        else:
+            scores[name] = score.value
+    if wanted is None and len(scores) > 1:
+        raise MissingInput(
+            f"{where} has the scores {', '.join(sorted(scores))}: choose one, as in `--score {min(scores)}`."
+        )
+    name = next(iter(scores), "") if wanted is None else wanted
+    return _number(scores[name], f"{where}: scores[{name!r}].value") if scores.get(name) is not None else None
+
+
+def _number(value: Any, place: str) -> float | None:
+    """Return a score as a number from 0 to 1; None if the scorer could not give one, which Inspect writes as NaN."""
+    if isinstance(value, str):
+        text = value.strip()
+        value = _LETTERS.get(text, _LETTERS.get(text.lower(), text))
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.inf
+    if math.isnan(number):
+        return None
+    if not 0 <= number <= 1:
+        raise MissingInput(f"{place} is {repr(value)[:80]}: it must be a number from 0 to 1, or C, P, I or N.")
+    return number
