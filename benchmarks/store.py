@@ -204,10 +204,10 @@ def sft_texts(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def export(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from retroformer.parquet import export_run
+    from retroformer.cases.exchange import export_cases
 
     with tempfile.TemporaryDirectory() as folder:
-        return export_run(experiment, Path(folder))
+        return export_cases(experiment, Path(folder) / "all.parquet", exact=True)
 
 
 def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:

@@ -1,7 +1,6 @@
-"""`retroformer collect`: rates reflections, writes advice for the warm start, or imports recorded logs."""
+"""`retroformer collect`: rates reflections, writes advice for the warm start, or receives traces."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,44 +67,6 @@ def warm(config: ConfigFile, overrides: Overrides) -> None:
         print(asyncio.run(write_advice(loaded)))
 
 
-@app.command(
-    "import",
-    options_metavar="[--format NAME] [--score NAME] [--json]",
-    epilog=example("collect import configs/hotpotqa.yaml logs"),
-)
-def import_(
-    config: ConfigFile,
-    logs: Annotated[Path, typer.Argument(metavar="LOGS", help="Folder or file of the logs or traces.")],
-    overrides: Overrides,
-    *,
-    trace_format: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="Format of traces, such as otlp or inspect.")
-    ] = None,
-    score: Annotated[
-        str | None, typer.Option("--score", metavar="NAME", help="Score in the traces that rates an attempt.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as a last line of JSON.")] = False,
-) -> None:
-    """Import recorded Reflexion logs, or with --format the traces of another program.
-
-    Reads the logs or traces. Writes their attempts and rated reflections to the store, ready for training.
-    """
-    if trace_format is not None:
-        from retroformer.experiment.file import load
-
-        from .import_traces import import_traces
-
-        print(import_traces(load(config, overrides), logs, trace_format, score, as_json=as_json))
-        return
-    if score is not None:
-        raise typer.BadParameter("--score names a score in traces: name their --format, too.")
-    from retroformer.experiment.parts import load_config
-
-    from .import_logs import import_logs
-
-    print(import_logs(load_config(config, overrides), logs, as_json=as_json))
-
-
 @app.command(options_metavar="[--format NAME] [--port PORT]", epilog=example("collect listen configs/agent.yaml"))
 def listen(
     config: ConfigFile,
@@ -119,17 +80,18 @@ def listen(
     """Receive traces that other programs export, until it is interrupted.
 
     Reads OTLP over HTTP at /v1/traces. Writes every request to runs/RUN/traces before it answers. Afterwards import
-    that folder: collect import EXPERIMENT.yaml runs/RUN/traces --format otlp.
+    that folder: import EXPERIMENT.yaml runs/RUN/traces --format otlp.
     """
     from retroformer.experiment.file import load
-    from retroformer.traces.listeners import listener
+    from retroformer.plugins import load_plugin
 
+    serve = load_plugin("retroformer.listeners", trace_format, "trace listener")
     inbox = load(config, overrides).folder / "traces"
 
     def announce(address: str) -> None:
         print(f"{address} receives traces in {inbox}", flush=True)
 
-    listener(trace_format)(inbox, port, announce)
+    serve(inbox, port, announce)
 
 
 def _print_domain(experiment: "Experiment") -> None:

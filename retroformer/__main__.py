@@ -67,12 +67,6 @@ app = make_app(
     "Train a small open model to give a frozen language agent advice that makes its next attempt better.",
     RetroformerCommands,
 )
-FileOrFolder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE|FOLDER", help="File of cases (.jsonl or .parquet), or folder of the facts' Parquet files."
-    ),
-]
 
 
 @app.command(
@@ -168,32 +162,55 @@ def view(
         command.export(runs, export, stories, print)
 
 
-@app.command(epilog=example("export configs/agent.yaml cases.jsonl"))
-def export(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
-    """Write the cases of a run to a file, or all its facts to a folder.
+@app.command(options_metavar="[--format NAME] [--exact]", epilog=example("export configs/agent.yaml cases.jsonl"))
+def export(
+    config: ConfigFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File for the cases, such as cases.jsonl.")],
+    overrides: Overrides,
+    *,
+    name: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="cases (.jsonl) or parquet (.parquet).")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Write all facts, as the store has them, so that import restores them.")
+    ] = False,
+) -> None:
+    """Write the cases of a run to a file.
 
-    Reads the store of the run. Writes FILE.jsonl or FILE.parquet, or the Parquet files of FOLDER.
+    Reads the store of the run. Writes FILE, which appears complete or not at all.
     """
-    from retroformer.cases.commands import export_cases
-    from retroformer.cases.files import is_case_file
+    from retroformer.cases.exchange import export_cases
     from retroformer.experiment.file import load
-    from retroformer.parquet import export_run
 
-    print((export_cases if is_case_file(path) else export_run)(load(config, overrides), path))
+    print(export_cases(load(config, overrides), file, name, exact=exact))
 
 
-@app.command("import", epilog=example("import configs/agent.yaml cases.jsonl run=imported"))
-def import_(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
-    """Add cases, or exported facts, to a run.
+@app.command(
+    "import",
+    options_metavar="[--format NAME] [--score NAME] [--json]",
+    epilog=example("import configs/agent.yaml cases.jsonl run=imported"),
+)
+def import_(
+    config: ConfigFile,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File of cases, or the file or folder of a format.")],
+    overrides: Overrides,
+    *,
+    name: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="cases, parquet, otlp, inspect or another format.")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option("--score", metavar="NAME", help="Score that rates an attempt, if there are several.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as a last line of JSON.")] = False,
+) -> None:
+    """Add cases, or another program's records, to a run.
 
-    Reads FILE.jsonl, FILE.parquet or the Parquet files of FOLDER. Writes their facts to the store of the run.
+    Reads PATH. Writes its attempts, advice and ratings to the store of the run, all or none.
     """
-    from retroformer.cases.commands import import_cases
-    from retroformer.cases.files import is_case_file
+    from retroformer.cases.exchange import import_cases
     from retroformer.experiment.file import load
-    from retroformer.parquet import import_run
 
-    print((import_cases if is_case_file(path) else import_run)(load(config, overrides), path))
+    print(import_cases(load(config, overrides), path, name, score, as_json=as_json))
 
 
 @app.command(epilog=example("recover configs/demo.yaml"))

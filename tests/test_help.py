@@ -23,7 +23,7 @@ EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", r
 
 def test_all_stages_and_commands_on_runs_are_listed() -> None:
     assert {words[0] for words in COMMANDS} == {*OWN, *plugin_names("retroformer.commands")}
-    assert {("collect", "rate"), ("collect", "import"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
+    assert {("collect", "rate"), ("collect", "listen"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words != ("init",)])
@@ -65,7 +65,7 @@ def test_a_stage_is_a_command_of_its_own(command: str, capsys: pytest.CaptureFix
     [
         ("", f"Name a command: {ALL}."),
         ("colect", f"No such command: 'colect'. Choose from {ALL}."),
-        ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, import, listen."),
+        ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, listen."),
         ("train stf x.yaml", "No such command: 'stf'. Choose from actor, warm, sft,"),
         ("train merge x.yaml stf", "'stf' is not one of 'actor', 'warm', 'sft',"),
         ("collect x.yaml --dryrun", "Usage: python -m retroformer collect rate [--dry-run] {EXPERIMENT.yaml}"),

@@ -67,12 +67,12 @@ def test_the_core_works_without_the_packages() -> None:
     blocked = sorted({module.partition(".")[0] for _, modules in PACKAGES.values() for module in modules} - {"google"})
     code = (
         f"import sys\nfor name in {blocked}:\n    sys.modules[name] = None\n"
-        "import retroformer, retroformer.cases.storing, retroformer.coaching.reflector, retroformer.traces.formats\n"
-        "import retroformer.traces.grouping, collect.import_traces, collect.__main__, retroformer.__main__\n"
+        "import retroformer, retroformer.cases.exchange, retroformer.coaching.reflector\n"
+        "import collect.__main__, retroformer.__main__\n"
         "from retroformer.errors import MissingInput\n"
-        "from retroformer.traces.formats import format_names, trace_format\n"
+        "from retroformer.plugins import load_plugin\n"
         f"for name in {named}:\n"
-        "    try:\n        trace_format(name)\n"
+        "    try:\n        load_plugin('retroformer.importers', name, 'format')\n"
         "    except MissingInput as error:\n        print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -129,8 +129,8 @@ def test_collecting_evaluating_and_exporting_leave_no_secret_behind(tmp_path: Pa
     assert "rated" in workplace.run("collect", "config.yaml")
     workplace.run("collect", "config.yaml", "--dry-run")
     assert "report" in workplace.run("eval", "config.yaml")
-    assert "reflections are in" in workplace.run("retroformer", "export", "config.yaml", "runs/exported")
-    assert "reflections are in" in workplace.run("retroformer", "import", "config.yaml", "runs/exported", "run=again")
+    assert "cases are in" in workplace.run("retroformer", "export", "config.yaml", "runs/all.jsonl", "--exact")
+    assert "cases are in" in workplace.run("retroformer", "import", "config.yaml", "runs/all.jsonl", "run=again")
     assert leaks(tmp_path / "runs") == {}
     hidden = f"http://me:***@127.0.0.1:{re.findall(r':([0-9]+)/', remote.url)[0]}/v1?api_key=***"
     written = rows(
@@ -164,7 +164,7 @@ def test_a_store_that_cannot_be_reached_is_named_without_its_password(tmp_path: 
     for command in (
         ["collect", "config.yaml"],
         ["eval", "config.yaml"],
-        ["retroformer", "export", "config.yaml", "out"],
+        ["retroformer", "export", "config.yaml", "out.jsonl"],
     ):
         said = workplace.run(*command, f"store={store}", status=1)
         assert "The store postgresql+psycopg://me:***@127.0.0.1:1/retroformer?sslpassword=***" in said

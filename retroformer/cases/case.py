@@ -6,33 +6,24 @@
      "retry": {"score": 1.0, "output": "Refunded."},
      "rating": 1.0}
 
-A file of cases is JSON lines or Parquet, one case a row (docs/cases.md). An attempt is in one of the forms of
-`retroformer.attempt_result`: steps, messages of the OpenAI chat API, or its output alone.
+It is the one form in which attempts enter and leave a run (docs/cases.md). An attempt is in one of the forms of
+`retroformer.attempt_result`: steps, messages of the OpenAI chat API, or its output alone. With an `origin` a case
+holds facts as a run stores them, and an import restores exactly these.
 """
 
 import json
+import math
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.conversation import ChatMessage
 from retroformer.immutable import IF_ANY, IF_GIVEN
-from retroformer.records import Name, Record, Step, Usage
-
-__all__ = [
-    "MOST_NUMBER",
-    "Case",
-    "CaseAdvice",
-    "CaseAttempt",
-    "CaseTask",
-    "ChatMessage",
-    "ContentPart",
-    "FunctionCall",
-    "ToolCall",
-]
+from retroformer.records import Ending, Key, Name, Outcome, Record, Reflection, Step, Usage
+from retroformer.store.marks import Mark
 
 _ROUNDING = 1e-6
-"""Largest error of a rating that another program wrote."""
+"""Largest error of a rating or score that another program wrote."""
 
 MOST_NUMBER = 1023
 """Largest number of a candidate or repeat in a case."""
@@ -65,19 +56,38 @@ class CaseTask(Record):
 class CaseAttempt(Record):
     """One attempt: its score, and what the agent did in at least one of three forms.
 
-    If there are several, the steps are what the reflector reads, else the messages.
+    If there are several, the steps are what the reflector reads, else the messages. Of an attempt with an outcome, the
+    steps are stored as they are, with their rewards.
     """
 
-    score: Score
+    score: Annotated[float, Field(allow_inf_nan=False)]
+    """From 0 to 1; in a case with an origin, any return of its environment."""
     steps: Annotated[tuple[Step, ...] | None, IF_GIVEN] = None
     messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
     output: Annotated[str | None, IF_GIVEN] = None
     usage: Annotated[Usage, Field(exclude_if=lambda usage: usage == Usage())] = Usage()
+    memory: Annotated[tuple[str, ...], IF_ANY] = ()
+    """Advice that the agent had read, oldest first, as the reflector is shown it."""
+    outcome: Annotated[Outcome | None, IF_GIVEN] = None
+    """None: a score of 1 is a success."""
+    ending: Annotated[Ending | None, IF_GIVEN] = None
+    judged: Annotated[bool | None, IF_GIVEN] = None
+    opening: Annotated[str | None, IF_GIVEN] = None
+    """First observation, if it is not the input of the task."""
 
     @model_validator(mode="after")
-    def _has_a_form(self) -> Self:
+    def _is_whole(self) -> Self:
         if self.steps is None and self.messages is None and self.output is None:
             raise ValueError("it has no steps, messages or output: give at least one of them")
+        if self.outcome is None:
+            return self
+        if self.outcome is Outcome.INVALID:
+            raise ValueError("outcome: an invalid attempt is not a fact")
+        if self.steps is None or self.ending is None:
+            raise ValueError("an attempt with an outcome needs its steps and its ending")
+        earned = math.fsum(step.reward for step in self.steps)
+        if abs(earned - self.score) > _ROUNDING:
+            raise ValueError(f"score is {self.score:g}, but its steps earn {earned:g}")
         return self
 
 
@@ -88,6 +98,35 @@ class CaseAdvice(Record):
     model: str = ""
     is_cut: Annotated[bool, IF_ANY] = False
     """True if the text was cut at the limit of tokens, so that it is not taught as complete."""
+    reflection: Annotated[Reflection | None, IF_GIVEN] = None
+    """The advice as a run stores it, with the reflector's prompt; without it, an import renders the prompt."""
+
+
+class Origin(Record):
+    """Place of the facts of a case in a run, and the conditions under which they were made."""
+
+    environment: Name
+    attempt: Key
+    """Key of the attempt. If the retry is in another arm, the attempt belongs to another case of the file."""
+    retry: Annotated[Key | None, IF_GIVEN] = None
+    """Key of the advice and of the retry."""
+    rated_by: str = "score"
+    """Name of the return that the scores are."""
+    conditions: Annotated[dict[str, JsonValue] | None, IF_GIVEN] = None
+    """None: those of an import of another program's records."""
+    marks: Annotated[tuple[Mark, ...], IF_ANY] = ()
+    """What people said of the story that the case belongs to."""
+
+    @property
+    def arm(self) -> str:
+        return (self.retry or self.attempt).arm
+
+    @model_validator(mode="after")
+    def _retry_is_the_next_trial(self) -> Self:
+        before, after = self.attempt, self.retry
+        if after is not None and (after.task_id, after.trial) != (before.task_id, before.trial + 1):
+            raise ValueError("retry: it is not the trial after the attempt")
+        return self
 
 
 class Case(Record):
@@ -106,8 +145,9 @@ class Case(Record):
     attempt: CaseAttempt
     advice: Annotated[CaseAdvice | None, IF_GIVEN] = None
     retry: Annotated[CaseAttempt | None, IF_GIVEN] = None
-    rating: Annotated[Annotated[float, Field(ge=-1, le=1)] | None, IF_GIVEN] = None
+    rating: Annotated[float | None, IF_GIVEN] = None
     """Score of the retry minus that of the attempt. A file may leave it out, as it follows from them."""
+    origin: Annotated[Origin | None, IF_GIVEN] = None
 
     @property
     def gain(self) -> float | None:
@@ -115,7 +155,13 @@ class Case(Record):
         return None if self.retry is None else self.retry.score - self.attempt.score
 
     @model_validator(mode="after")
-    def _rating_is_the_gain(self) -> Self:
+    def _agrees(self) -> Self:
+        if self.origin is None:
+            for name, attempt in (("attempt", self.attempt), ("retry", self.retry)):
+                if attempt is not None and not 0 <= attempt.score <= 1:
+                    raise ValueError(f"{name}.score is {attempt.score:g}: it must be from 0 to 1")
+        elif (self.advice or self.retry) and self.origin.retry is None:
+            raise ValueError("origin.retry: the field is missing")
         if self.rating is not None and (self.gain is None or abs(self.rating - self.gain) > _ROUNDING):
             raise ValueError(f"rating is {self.rating:g}, but the scores gain {self.gain}: correct it or leave it out")
         return self

@@ -1,24 +1,25 @@
 """Cases as Parquet with typed columns: the fields of a case as nested structs and lists.
 
-Three fields hold any JSON, so each has a second column with JSON as text: the input of a task (`input_json`), the parts
-of a message's content (`parts`), and the data of a part (`data`).
+Two fields hold text or other JSON, so each has a second column: the input of a task (`input_json`), and the parts of a
+message's content (`parts`). The data of a part, the conditions and the stored reflection are columns of JSON as text.
 """
 
 import json
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue
 
 from retroformer.cases.case import Case, CaseTask
-from retroformer.cases.jsonl import CASE_BYTES, parse_case
+from retroformer.cases.parsing import CASE_BYTES, parse_case
 from retroformer.conversation import ChatMessage, ContentPart
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import GIB, open_regular, size
-from retroformer.files.durable import replacing
+from retroformer.records import Reflection
 from retroformer.store.rows import serialised
 
 if TYPE_CHECKING:
@@ -62,15 +63,12 @@ def read_parquet(path: Path) -> Iterator[Case]:
 
 
 def write_parquet(path: Path, cases: Iterable[Case]) -> int:
-    """Write a file, which appears complete or not at all, and return the number of its cases."""
+    """Write a file and return the number of its cases."""
     import pyarrow
     import pyarrow.parquet
 
     schema, count, waiting = case_schema(), 0, iter(cases)
-    with (
-        replacing(path) as unfinished,
-        pyarrow.parquet.ParquetWriter(unfinished, schema, compression="zstd") as writer,
-    ):
+    with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while rows := [_row(case) for case in islice(waiting, _ROWS_AT_ONCE)]:
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
             count += len(rows)
@@ -89,15 +87,17 @@ def _arrow_type(annotation: Any) -> "pyarrow.DataType":
     """Return the Arrow type of a field. Raises TypeError for a type that has none."""
     import pyarrow
 
+    if annotation in _JSON:
+        return pyarrow.string()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = [pyarrow.field(name, _arrow_type(field.annotation)) for name, field in annotation.model_fields.items()]
         if extra := _SECOND_COLUMNS.get(annotation):
             fields.append(pyarrow.field(extra, pyarrow.string() if extra == "input_json" else _parts()))
         return pyarrow.struct(fields)
-    scalars = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+    scalars = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), datetime: pyarrow.string()}
     if annotation in scalars:
         return scalars[annotation]
-    if annotation is JsonValue or get_origin(annotation) is dict:
+    if get_origin(annotation) in (dict, Literal) or (isinstance(annotation, type) and issubclass(annotation, str)):
         return pyarrow.string()
     first, *_ = [argument for argument in get_args(annotation) if argument is not NoneType] or [None]
     if get_origin(annotation) is tuple:
@@ -113,6 +113,8 @@ def _parts() -> "pyarrow.DataType":
     return pyarrow.list_(_arrow_type(ContentPart))
 
 
+_JSON = (JsonValue, Reflection)
+"""Types whose values are JSON as text."""
 _SECOND_COLUMNS: dict[type[BaseModel], str] = {CaseTask: "input_json", ChatMessage: "parts"}
 
 
@@ -147,6 +149,9 @@ def _from_columns(row: dict[str, Any], where: str) -> dict[str, Any]:
     task = row.get("task")
     if isinstance(task, dict) and "input_json" in task:
         task["input"] = _parsed(task.pop("input_json"), f"{where}, task.input_json")
+    for place, holder, name in _json_columns(row):
+        if isinstance(holder.get(name), str):
+            holder[name] = _parsed(holder[name], f"{where}, {place}")
     for place, number, message in _messages_of(row):
         if "parts" in message:
             message["content"] = message.pop("parts")
@@ -170,6 +175,9 @@ def _row(case: Case) -> dict[str, Any]:
     task = row["task"]
     if not isinstance(task["input"], str):
         task["input_json"] = json.dumps(task.pop("input"), ensure_ascii=False)
+    for _, holder, name in _json_columns(row):
+        if name in holder:
+            holder[name] = json.dumps(holder[name], ensure_ascii=False)
     for _, _, message in _messages_of(row):
         if isinstance(message.get("content"), list):
             message["parts"] = message.pop("content")
@@ -177,6 +185,13 @@ def _row(case: Case) -> dict[str, Any]:
                 if "data" in part:
                     part["data"] = json.dumps(part["data"], ensure_ascii=False)
     return row
+
+
+def _json_columns(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the place of each column of JSON outside of messages, the object that has it, and its name there."""
+    for parent, name in (("origin", "conditions"), ("advice", "reflection")):
+        if isinstance(holder := row.get(parent), dict):
+            yield f"{parent}.{name}", holder, name
 
 
 def _messages_of(row: dict[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:

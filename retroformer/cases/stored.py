@@ -5,118 +5,189 @@ retry, and every other attempt is a case of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import merge
 from itertools import groupby
 
 from pydantic import ValidationError
 
 from retroformer.arm_names import UNADVISED, is_rated
 from retroformer.attempt_result import checked_score
-from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
-from retroformer.cases.faults import fault_of
-from retroformer.cases.storing import number_in_case
+from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt, CaseTask, Origin
+from retroformer.cases.parsing import fault_of
 from retroformer.errors import ConfigError
 from retroformer.messages import steps_of
 from retroformer.records import Key, Reflection, Trajectory, task_of_story
 from retroformer.store import Store, StoredReflection
+from retroformer.store.marks import Mark
+from retroformer.stories.reading import shared_trial
 
-Attempts = Mapping[Key, Trajectory]
-_NO_ADVICE: tuple[str, Iterator[StoredReflection]] = ("", iter(()))
-
-
-def exported_arms(store: Store) -> list[str]:
-    """Return the arms whose facts are cases: collected, imported and lived through, but not evaluated."""
-    return [arm for arm in store.arms() if is_rated(arm) or arm == UNADVISED]
+Attempt = tuple[Key, Trajectory]
+Link = tuple[Attempt, Reflection | None, tuple[Key, Trajectory | None] | None]
+"""An attempt, the advice on it, and the retry that read it."""
 
 
-def stored_cases(store: Store, arm: str) -> Iterator[Case]:
-    """Yield the cases of an arm by task, with the facts of one task in memory at a time.
+def stored_cases(store: Store, *, exact: bool = False) -> Iterator[Case]:
+    """Yield the cases of a run arm by arm and task by task, with the facts of one task in memory at a time.
+
+    Args:
+        store: the store of the run.
+        exact: yield the facts of all arms with their origin, so that an import restores them. Otherwise, only what was
+            collected, imported or lived through is yielded, not what was evaluated.
 
     Raises:
-        ConfigError: a return is no score from 0 to 1.
+        ConfigError: a return is no score from 0 to 1, and the cases are not exact.
         StoreError: the store cannot be read.
     """
-    reflections = groupby(store.stream_reflections(arm), key=lambda stored: stored.key.task_id)
-    task_of_advice, advice = next(reflections, _NO_ADVICE)
-    for task_id, pairs in groupby(store.stream_trajectories(arm), key=lambda pair: pair[0].task_id):
-        # Both streams come in the order of their keys.
-        while task_of_advice and task_of_advice < task_id:
-            task_of_advice, advice = next(reflections, _NO_ADVICE)
-        own = list(advice) if task_of_advice == task_id else []
-        yield from _cases_of(dict(pairs), own)
+    arms = store.arms()
+    for arm in arms:
+        if exact:
+            yield from _exact_cases(store, arm, arms)
+        elif is_rated(arm) or arm == UNADVISED:
+            for attempts, reflections in _tasks(store, arm):
+                yield from map(_plain_case, _links(attempts, reflections, lambda key: None))
 
 
-def _cases_of(attempts: Attempts, reflections: Sequence[StoredReflection]) -> Iterator[Case]:
-    """Yield the cases of one task."""
-    retries: defaultdict[Key, list[Key]] = defaultdict(list)
+def _exact_cases(store: Store, arm: str, arms: Sequence[str]) -> Iterator[Case]:
+    shared, kind = shared_trial(store, arm, arms), arm.partition("/")[0]
+    others = sorted(arms, key=lambda other: (other != shared, other.partition("/")[0] != kind))
+    conditions = store.conditions(arm) or {}
+    marks = defaultdict[str, list[Mark]](list)
+    for mark in store.marks.history():
+        if mark.arm == arm:
+            marks[mark.task_id].append(mark)
+
+    def elsewhere(key: Key) -> Attempt | None:
+        """Return an attempt that lies in another arm, such as one that several arms share."""
+        for place, other in enumerate(others):
+            moved = key.model_copy(update={"arm": other})
+            if (attempt := store.trajectory(moved)) is not None:
+                others.insert(0, others.pop(place))  # The next one is probably in the same arm.
+                return moved, attempt
+        return None
+
+    for attempts, reflections in _tasks(store, arm):
+        for link in _links(attempts, reflections, elsewhere):
+            (key, first), _, after = link
+            yield _case(
+                link,
+                partial(_exact_attempt, first.opening),
+                Origin(
+                    environment=first.task.environment,
+                    attempt=key,
+                    retry=after[0] if after is not None else None,
+                    conditions=conditions,
+                    marks=tuple(marks[key.task_id]),
+                ),
+            )
+
+
+def _tasks(store: Store, arm: str) -> Iterator[tuple[dict[Key, Trajectory], list[StoredReflection]]]:
+    """Yield the facts of an arm task by task."""
+    # Both streams come in the order of their keys.
+    streams: list[Iterator[Attempt | StoredReflection]] = [
+        store.stream_trajectories(arm),
+        store.stream_reflections(arm),
+    ]
+    for _, facts in groupby(merge(*streams, key=_task_id), key=_task_id):
+        attempts, reflections = dict[Key, Trajectory](), list[StoredReflection]()
+        for fact in facts:
+            if isinstance(fact, StoredReflection):
+                reflections.append(fact)
+            else:
+                attempts[fact[0]] = fact[1]
+        yield attempts, reflections
+
+
+def _links(
+    attempts: Mapping[Key, Trajectory],
+    reflections: Sequence[StoredReflection],
+    elsewhere: Callable[[Key], Attempt | None],
+) -> Iterator[Link]:
+    """Yield the attempts at one task with what followed each."""
+    retries = defaultdict[Key, list[Key]](list)
     for key in attempts:
-        retries[_first(key)].append(key)
-    used = set[Key]()
+        retries[key.model_copy(update={"repeat": 0})].append(key)
+    shown = set[Key]()
     for stored in reflections:
         before = _before(stored.key, stored.previous_candidate)
-        if before not in attempts:
-            continue
-        read_it = retries.pop(stored.key, [])
-        used.update((before, *read_it))
-        for after in read_it or [stored.key]:
-            yield _case(attempts, before, after, stored.reflection)
+        failure = (before, attempts[before]) if before in attempts else elsewhere(before)
+        if failure is not None:
+            read_it = retries.pop(stored.key, [])
+            shown.update((before, *read_it))
+            for after in read_it or [stored.key]:
+                yield failure, stored.reflection, (after, attempts.get(after))
     for keys in list(retries.values()):
         before = _before(keys[0], 0)
         if before in attempts:
-            used.update((before, *keys))
+            shown.update((before, *keys))
             for after in keys:
-                yield _case(attempts, before, after, None)
-    for key in attempts:
-        if key not in used:
-            yield _case(attempts, key, None, None)
+                yield (before, attempts[before]), None, (after, attempts[after])
+    for key, attempt in attempts.items():
+        if key not in shown:
+            yield (key, attempt), None, None
 
 
-def _first(key: Key) -> Key:
-    return key.model_copy(update={"repeat": 0})
+def _task_id(fact: Attempt | StoredReflection) -> str:
+    return fact[0].task_id
 
 
 def _before(key: Key, candidate: int) -> Key:
     return key.model_copy(update={"trial": key.trial - 1, "candidate": candidate, "repeat": 0})
 
 
-def _case(attempts: Attempts, before: Key, after: Key | None, advice: Reflection | None) -> Case:
-    first, retry = attempts[before], attempts.get(after) if after is not None else None
-    numbers = after or before
+def _plain_case(link: Link) -> Case:
+    """Return a case without its origin. Raises ConfigError if a return is no score."""
+    task_id = link[0][1].task.id
     try:
-        case = Case(
-            task=CaseTask(id=task_of_story(first.task.id), input=first.opening, split=first.task.split),
-            trial=before.trial,
-            candidate=number_in_case(numbers.candidate),
-            repeat=number_in_case(numbers.repeat),
-            attempt=_attempt(first),
-            advice=_advice(advice) if advice is not None else None,
-            retry=_attempt(retry) if retry is not None else None,
-        )
+        return _case(link, _plain_attempt, None)
     except (ValidationError, ValueError) as error:
         fault = fault_of(error) if isinstance(error, ValidationError) else f": {error}"
-        raise ConfigError(
-            f"The attempts at {first.task.id!r} are no case{fault}; export the facts of this run to a folder instead."
-        ) from None
+        raise ConfigError(f"The attempts at {task_id!r} are no case{fault}; export them with --exact.") from None
+
+
+def _case(link: Link, form: Callable[[Trajectory], CaseAttempt], origin: Origin | None) -> Case:
+    (before, first), advice, after = link
+    numbers, retry = after if after is not None else (before, None)
+    advised = None
+    if advice is not None:
+        stored = advice if origin is not None else None
+        advised = CaseAdvice(text=advice.text, model=advice.author.model, is_cut=advice.is_cut, reflection=stored)
+    case = Case(
+        task=CaseTask(id=task_of_story(first.task.id), input=first.opening, split=first.task.split),
+        trial=before.trial,
+        candidate=numbers.candidate % (MOST_NUMBER + 1),
+        repeat=numbers.repeat % (MOST_NUMBER + 1),
+        attempt=form(first),
+        advice=advised,
+        retry=form(retry) if retry is not None else None,
+        origin=origin,
+    )
     return case.model_copy(update={"rating": case.gain})
 
 
-def _advice(advice: Reflection) -> CaseAdvice:
-    return CaseAdvice(text=advice.text, model=advice.author.model, is_cut=advice.is_cut)
-
-
-def _attempt(attempt: Trajectory) -> CaseAttempt:
-    """Return an attempt in the form in which it was given: messages, its answer alone, or its steps."""
-    return CaseAttempt.model_validate(
-        _form(attempt) | {"score": checked_score(attempt.episode_return), "usage": attempt.usage}
+def _exact_attempt(opening: str, attempt: Trajectory) -> CaseAttempt:
+    return CaseAttempt(
+        score=attempt.episode_return,
+        steps=attempt.steps,
+        messages=attempt.messages,
+        usage=attempt.usage,
+        outcome=attempt.outcome,
+        ending=attempt.ending,
+        judged=attempt.judged,
+        opening=attempt.opening if attempt.opening != opening else None,
     )
 
 
-def _form(attempt: Trajectory) -> dict[str, object]:
+def _plain_attempt(attempt: Trajectory) -> CaseAttempt:
+    """Return an attempt in the form in which it was given: messages, its answer alone, or its steps."""
+    score, usage = checked_score(attempt.episode_return), attempt.usage
     if attempt.messages is not None:
         said = [(step.thought, step.action, step.observation) for step in steps_of(attempt.messages)]
         own = [(step.thought, step.action, step.observation) for step in attempt.steps]
-        form: dict[str, object] = {"messages": attempt.messages}
-        return form if said == own else form | {"steps": attempt.steps}
+        steps = None if said == own else attempt.steps
+        return CaseAttempt(score=score, messages=attempt.messages, steps=steps, usage=usage)
     if len(attempt.steps) == 1 and not attempt.steps[0].thought and not attempt.steps[0].observation:
-        return {"output": attempt.steps[0].action}
-    return {"steps": attempt.steps}
+        return CaseAttempt(score=score, output=attempt.steps[0].action, usage=usage)
+    return CaseAttempt(score=score, steps=attempt.steps, usage=usage)

@@ -1,9 +1,5 @@
 """Stores cases as facts of a run, so that train, export and reports read them like collected ones.
 
-    with CaseWriter(experiment, source="inspect") as writer:
-        stored = writer.add(cases)           # any iterable, in transactions of a few hundred cases
-        stored = writer.add_whole(read)      # all or none; `read` returns a new iterator at each call
-
 An attempt with advice and a retry becomes a rated reflection, in the arm that `collect` fills. An attempt with advice
 alone becomes a reflection without a rating, and any other attempt a fact that waits for advice. An attempt that was
 retried without advice measures luck, so both lie in the arm of unadvised retries, as with `retroformer.Reflector`.
@@ -11,35 +7,40 @@ retried without advice measures luck, so both lie in the arm of unadvised retrie
 Keys follow from content: the task's id is followed by a hash of the attempt, such as `refund-1@0123456789ab`, and a
 candidate or repeat has a hash of its text above its own number. So cases may come in any order and from several
 processes, equal ones are stored once, and an import that was killed is completed by the same import again. Several
-pieces of advice on one attempt share its key and make preference pairs.
+pieces of advice on one attempt share its key and make preference pairs. Thinking is removed from such cases, and
+registered secrets are hidden, before anything is stored.
 
-Thinking is removed from advice and attempts, and registered secrets are hidden, before anything is stored.
+Their conditions say where they come from. They name no environment, actor or loop, as an import cannot know them. So
+they are never mixed with attempts that `collect` makes under a config, or with cases of another source.
+
+A case with an origin is stored under its keys and conditions, as it is.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
 
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.attempt_result import as_trajectory, read_result, text_of
-from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt
-from retroformer.cases.conditions import conditions_of_cases
+from retroformer.cases.case import MOST_NUMBER, Case, CaseAttempt, Origin
 from retroformer.endpoint.answers import without_thinking
+from retroformer.errors import ConfigError
+from retroformer.experiment.conditions import check_imported, is_record_of_conditions, prompts_sha256
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
-from retroformer.experiment.views import reflection_renderer
+from retroformer.experiment.views import reads_pack, reflection_renderer
 from retroformer.files.text import sha256_of, storable
 from retroformer.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
 from retroformer.store import NewReflection, NewTrajectory
+from retroformer.store.marks import Mark
 
-_CASES_AT_ONCE = 200
-"""Number of cases in one transaction of `add`."""
 _HASHES = 2**21 - 1
 """Number of hashes above the number of a candidate or repeat, which has 10 of the 31 bits of a key."""
 _AUTHOR = "recorded"
 """Endpoint of advice that was not written here."""
+
+Conditions = Mapping[str, Any]
 
 
 class StoredCases(NamedTuple):
@@ -52,122 +53,155 @@ class StoredCases(NamedTuple):
     """Number of attempts alone with a score below 1: they wait for advice."""
     new_facts: int = 0
 
-    def plus(self, other: "StoredCases") -> "StoredCases":
-        """Return the sums."""
-        return StoredCases(*map(sum, zip(self, other, strict=True)))
 
-
-class CaseWriter:
-    """Writer of cases to the store of a run.
+def store_cases(
+    experiment: Experiment, read: Callable[[], Iterable[Case]], source: str = "cases", name: str = "the cases"
+) -> StoredCases:
+    """Add cases to the store of a run, all or none. Return their numbers.
 
     Args:
         experiment: config of the run; its prompt pack renders the failures for the reflector.
+        read: returns the cases. It is called twice, or more if the transaction is repeated.
         source: where the cases come from, a word such as `cases` or `inspect`. A run holds cases of one source.
+        name: name of the input, for errors.
 
     Raises:
-        ConfigError: the run already holds attempts of other conditions: its own, or those of another source.
-        StoreError: the store cannot be opened.
+        ConfigError: a case is about another environment or an impossible return, or the run already holds attempts of
+            other conditions: its own, or those of another source.
+        StoreError: the store cannot be written.
         MissingInput: there is no such prompt pack.
     """
+    facts = _Facts(experiment, source)
+    counts, bound, marks = _checked(experiment, facts, read, name)
+    with closing(open_store(experiment)) as store:
+        for arm, conditions in bound.items():
+            store.declare(arm, conditions)
+        new = store.add_all(lambda: (fact for case in read() for fact in facts.of(case)))
+        store.marks.add_all(marks)
+    return counts._replace(new_facts=new)
 
-    def __init__(self, experiment: Experiment, source: str = "cases") -> None:
-        self._environment = experiment.environment.name
-        self._render = reflection_renderer(experiment)
-        conditions = conditions_of_cases(experiment, source)
-        self.store = open_store(experiment)
-        try:
-            for arm in (COLLECT, UNADVISED):
-                self.store.declare(arm, conditions)
-        except BaseException:
-            self.store.close()
-            raise
 
-    def add(self, cases: Iterable[Case]) -> StoredCases:
-        """Store cases, a few hundred in a transaction, each case whole. Return their numbers.
+class _Facts:
+    """Facts of cases as a run stores them."""
 
-        Raises:
-            ConfigError, StoreError: as `Store.add_all` raises them; the cases of earlier transactions are stored.
-        """
-        counts, waiting = StoredCases(), iter(cases)
-        while chunk := list(islice(waiting, _CASES_AT_ONCE)):
-            counts = counts.plus(self.add_whole(chunk.__iter__))
-        return counts
+    def __init__(self, experiment: Experiment, source: str) -> None:
+        self._environment, self._render = experiment.environment.name, reflection_renderer(experiment)
+        self._imported = {
+            "source": source,
+            "view": experiment.reflector.view,
+            "prompts_sha256": prompts_sha256(experiment) if reads_pack(experiment) else None,
+        }
 
-    def add_whole(self, read: Callable[[], Iterable[Case]]) -> StoredCases:
-        """Store cases in one transaction, all or none. Return their numbers.
+    def conditions(self, case: Case) -> dict[str, Conditions]:
+        """Return the conditions of the facts of a case by arm."""
+        origin = case.origin
+        if origin is not None and origin.conditions is not None:
+            return {origin.arm: origin.conditions}
+        arms, rated_by = ((origin.arm,), origin.rated_by) if origin is not None else ((COLLECT, UNADVISED), "score")
+        return {arm: {"recorded": {"return": rated_by} | self._imported} for arm in arms}
 
-        Args:
-            read: returns the cases. It is called again if the transaction is repeated; an exception in it ends the
-                transaction, and nothing is stored.
-
-        Raises:
-            ConfigError, StoreError: as `Store.add_all` raises them.
-        """
-        counts = StoredCases()
-
-        def facts() -> Iterator[NewTrajectory | NewReflection]:
-            nonlocal counts
-            counts = StoredCases()
-            for case in read():
-                counts = counts.plus(_counted(case))
-                yield from self._facts(case)
-
-        new = self.store.add_all(facts)
-        return counts._replace(new_facts=new)
-
-    def close(self) -> None:
-        """Close the store."""
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _facts(self, case: Case) -> Iterator[NewTrajectory | NewReflection]:
-        name, opening = task_of_story(case.task.id), storable(text_of(case.task.input))
+    def of(self, case: Case) -> Iterator[NewTrajectory | NewReflection]:
+        """Yield the facts of a case. An attempt in another arm than its retry is a fact of another case."""
+        origin, opening = case.origin, storable(text_of(case.task.input))
+        name = task_of_story(case.task.id) if origin is None else origin.attempt.task_id
         task = Task(id=name, environment=self._environment, split=storable(case.task.split))
         attempt = _trajectory(case.attempt, task, opening)
-        task = task.model_copy(update={"id": f"{name}@{_sha256(attempt)[:12]}"})
-        arm = COLLECT if case.advice is not None or case.retry is None else UNADVISED
-        before = Key(arm=arm, task_id=task.id, trial=case.trial)
-        failure = attempt.model_copy(update={"task": task})
-        yield NewTrajectory(before, failure)
-        after = before.model_copy(update={"trial": case.trial + 1})
+        retry = _trajectory(case.retry, task, opening) if case.retry is not None else None
+        if origin is not None:
+            before, after = origin.attempt, origin.retry or origin.attempt
+        else:
+            before, after = _keys(case, attempt, retry)
+            task = task.model_copy(update={"id": before.task_id})
+            attempt = attempt.model_copy(update={"task": task})
+        if before.arm == after.arm:
+            yield NewTrajectory(before, attempt)
         if case.advice is not None:
-            advice = self._reflection(failure, case.advice)
-            number = _numbered(case.candidate, advice.author.model, advice.text)
-            after = after.model_copy(update={"candidate": number})
-            yield NewReflection(after, before.candidate, advice)
-        if case.retry is not None:
-            retry = _trajectory(case.retry, task, opening)
-            yield NewTrajectory(after.model_copy(update={"repeat": _numbered(case.repeat, _sha256(retry))}), retry)
+            advice = case.advice.reflection or Reflection(
+                text=without_thinking(case.advice.text),
+                prompt=self._render(attempt, Memory(reflections=case.attempt.memory)),
+                author=Author(endpoint=_AUTHOR, model=storable(case.advice.model)),
+                finish_reason="length" if case.advice.is_cut else None,
+            )
+            yield NewReflection(after.model_copy(update={"repeat": 0}), before.candidate, advice)
+        if retry is not None:
+            yield NewTrajectory(after, retry.model_copy(update={"task": task}))
 
-    def _reflection(self, failure: Trajectory, advice: CaseAdvice) -> Reflection:
-        return Reflection(
-            text=without_thinking(advice.text),
-            prompt=self._render(failure, Memory()),
-            author=Author(endpoint=_AUTHOR, model=storable(advice.model)),
-            finish_reason="length" if advice.is_cut else None,
+
+def _keys(case: Case, attempt: Trajectory, retry: Trajectory | None) -> tuple[Key, Key]:
+    """Return the keys of the attempt and of the retry of a case that comes from elsewhere."""
+    arm = COLLECT if case.advice is not None or case.retry is None else UNADVISED
+    before = Key(arm=arm, task_id=f"{attempt.task.id}@{_sha256(attempt)[:12]}", trial=case.trial)
+    candidate = repeat = 0
+    if case.advice is not None:
+        candidate = _numbered(case.candidate, case.advice.model, case.advice.text)
+    if retry is not None:
+        repeat = _numbered(case.repeat, _sha256(retry))
+    return before, before.model_copy(update={"trial": case.trial + 1, "candidate": candidate, "repeat": repeat})
+
+
+def _checked(
+    experiment: Experiment, facts: _Facts, read: Callable[[], Iterable[Case]], name: str
+) -> tuple[StoredCases, dict[str, Conditions], list[Mark]]:
+    """Check every case. Return their numbers, the conditions by arm, and the marks. Raises ConfigError."""
+    counts, bound, marks = StoredCases(), dict[str, Conditions](), dict[Mark, None]()
+    seen = dict[tuple[str, Key], int]()
+    for number, case in enumerate(read(), start=1):
+        where = f"{name}, case {number}"
+        alone = case.advice is None and case.retry is None
+        rated = case.advice is not None and case.retry is not None
+        counts = StoredCases(number, counts.rated + rated, counts.failures + (alone and case.attempt.score < 1))
+        for arm, conditions in facts.conditions(case).items():
+            if bound.setdefault(arm, conditions) != conditions:
+                raise ConfigError(
+                    f"{where}, origin.conditions: facts of the arm {arm!r} were made under two conditions; import "
+                    "them into two runs."
+                )
+        if case.origin is None:
+            continue
+        _check_origin(case, case.origin, experiment, where)
+        marks |= dict.fromkeys(case.origin.marks)
+        for fact in facts.of(case):
+            content = hash(fact[-1].model_dump_json())
+            if seen.setdefault((type(fact).__name__, fact.key), content) != content:
+                raise ConfigError(f"{where}: another case has other facts under its keys; keep one of the two.")
+    for arm, conditions in bound.items():
+        check_imported(conditions, experiment, arm)
+    return counts, bound, list(marks)
+
+
+def _check_origin(case: Case, origin: Origin, experiment: Experiment, where: str) -> None:
+    environment = experiment.environment
+    if origin.environment != environment.name:
+        raise ConfigError(
+            f"{where}, origin.environment: a fact about {origin.environment} cannot be imported into a run on "
+            f"{environment.name}; name its own config."
         )
-
-
-def _counted(case: Case) -> StoredCases:
-    alone = case.advice is None and case.retry is None
-    return StoredCases(
-        cases=1,
-        rated=int(case.advice is not None and case.retry is not None),
-        failures=int(alone and case.attempt.score < 1),
-    )
+    if origin.conditions is not None and not is_record_of_conditions(origin.conditions):
+        raise ConfigError(f"{where}, origin.conditions: they are damaged; export the run again.")
+    low, high = environment.returns
+    for name, attempt in (("attempt", case.attempt), ("retry", case.retry)):
+        if attempt is not None and not low <= attempt.score <= high:
+            raise ConfigError(
+                f"{where}, {name}.score: a return of {attempt.score:g} is impossible in {environment.name}, where it "
+                f"lies between {low:g} and {high:g}."
+            )
 
 
 def _trajectory(attempt: CaseAttempt, task: Task, opening: str) -> Trajectory:
-    form = {"steps": attempt.steps, "messages": attempt.messages, "output": attempt.output}
-    result = read_result(form | {"score": attempt.score, "usage": attempt.usage}, None)
-    return as_trajectory(task, opening, result)
+    if attempt.outcome is None or attempt.ending is None:
+        form = {"steps": attempt.steps, "messages": attempt.messages, "output": attempt.output}
+        result = read_result(form | {"score": attempt.score, "usage": attempt.usage}, None)
+        return as_trajectory(task, opening, result)
+    return Trajectory(
+        task=task,
+        opening=opening if attempt.opening is None else attempt.opening,
+        steps=attempt.steps or (),
+        messages=attempt.messages,
+        outcome=attempt.outcome,
+        ending=attempt.ending,
+        judged=attempt.judged,
+        usage=attempt.usage,
+    )
 
 
 def _sha256(attempt: Trajectory) -> str:
@@ -179,8 +213,3 @@ def _numbered(number: int, *texts: str) -> int:
     """Return a number from 2^10 to 2^31 whose low 10 bits are `number`, and whose high bits follow from the texts."""
     digest = hashlib.sha256("\0".join(texts).encode(errors="replace")).digest()
     return (1 + int.from_bytes(digest[:4]) % _HASHES) * (MOST_NUMBER + 1) + number
-
-
-def number_in_case(stored: int) -> int:
-    """Return the number of a candidate or repeat in its case, from the number in its key."""
-    return stored % (MOST_NUMBER + 1)

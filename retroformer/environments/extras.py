@@ -6,7 +6,6 @@ has `extras`, an `Extras`, those parts become available; nothing outside the mod
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from retroformer.agents.arm import Arm
@@ -16,7 +15,6 @@ from retroformer.experiment.sections.base import ActorSection
 from retroformer.hindsight import BuildHindsight
 from retroformer.prompts import PromptPack, Render
 from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
-from retroformer.recorded import RecordedLogs
 from retroformer.records import Reflection, Task, Tool, Trajectory
 
 
@@ -189,8 +187,6 @@ class Extras:
     cluster_of: Callable[[Task], str] | None = None
     """Cluster of a task, such as its goal and room, if tasks of a cluster have similar results; None: all tasks are
     independent."""
-    read_logs: Callable[[Path, Any], RecordedLogs] | None = None
-    """Reader of other programs' recorded runs, for `collect import`: (path, section). Raises MissingInput."""
     require_machine: Callable[[Any], None] = _accept
     """Check of the machine. Raises ServiceError if it cannot play these tasks."""
     refuse_training: Callable[[Any], None] = _accept

@@ -43,7 +43,8 @@ class Marks:
 
     def add_all(self, marks: list[Mark]) -> int:
         """Store those of these marks that are not stored yet; return their number. Raises StoreError."""
-        new = [mark for mark in marks if mark not in set(self.history())]
+        known = set(self.history())
+        new = [mark for mark in marks if mark not in known]
         rows = [
             {**mark.model_dump(), "experiment": self._experiment, "marked_at": mark.marked_at.isoformat()}
             for mark in new

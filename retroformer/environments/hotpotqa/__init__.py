@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Any, get_args
 
 from retroformer.environments.extras import Extras
@@ -21,20 +20,11 @@ from retroformer.environments.hotpotqa.metrics import RETURNS, ReturnName
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.cache import cache_folder
 from retroformer.protocols import ReturnOf
-from retroformer.recorded import RecordedLogs
 from retroformer.records import Task, Tool, Trajectory
 
 __all__ = ["HotpotqaTaskset", "Section", "extras", "taskset"]
 
 Section = Hotpotqa
-
-
-def _read_logs(path: Path, section: Any) -> RecordedLogs:
-    from retroformer.environments.hotpotqa.logs.recorded import RATED_BY, recorded
-
-    # Logs identify questions only by their text; the ids come from the data, if a folder of them is configured.
-    ids = {} if section.data is None else taskset(section.model_copy(update={"split": "all"})).ids_by_question()
-    return recorded(path, ids=ids, answer_return=RATED_BY)
 
 
 def _return_of(name: ReturnName) -> Callable[[Any, int], ReturnOf]:
@@ -60,7 +50,6 @@ extras = Extras(
     hindsight=TitleHindsight,
     # The paper's F1 is the graded version of its success, exact match.
     returns={name: _return_of(name) for name in get_args(ReturnName)} | {"shaped": _return_of("f1")},
-    read_logs=_read_logs,
     data_licence="HotPotQA: CC BY-SA 4.0.",
 )
 

@@ -21,15 +21,15 @@ from inspect_ai.model import ChatMessage as InspectMessage
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 from pydantic import ValidationError
 
-from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.recorded_advice import advice_in
+from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
 from retroformer.messages import kept_messages
 from retroformer.records import Usage
-from retroformer.traces.attempt import Skipped, TracedAttempt
 
 _SUFFIXES = (".eval", ".json")
 _UNREAD = {"events", "events_data", "timelines"}
@@ -41,7 +41,12 @@ _INVALIDATED = Skipped(reason="samples that were invalidated")
 _NO_SCORE = Skipped(reason="samples without a score")
 
 
-def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
+    """Yield the cases of a log, or of all logs in a folder. Raises MissingInput."""
+    return cases_of(attempts_of(path, score))
+
+
+def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
     """Yield the attempts of a log, or of all logs in a folder.
 
     Raises:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.case import Case, CaseAttempt, CaseTask
+from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.integrations.otlp.conversation import ModelCall, conversation, is_model_call, model_call, tool_steps
@@ -13,21 +14,24 @@ from retroformer.integrations.otlp.facts import SCORE, TASK_ID, evaluations_of, 
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.span import Span
 from retroformer.records import Usage
-from retroformer.traces.attempt import Skipped, TracedAttempt
 
 NO_CALLS = Skipped(reason="traces without a model call, a tool call or an output")
 NO_SCORE = Skipped(reason="traces without a score")
 ENDED_IN_ERROR = Skipped(reason="traces that ended in an error, without a score")
 
 
-def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
-    """Yield the attempts of a file or folder of OTLP traces, in order of time.
+def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
+    """Yield the cases of a file or folder of OTLP traces. Raises MissingInput."""
+    return cases_of(attempts_of(read_spans(path), score))
+
+
+def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+    """Yield the attempts of these spans, in order of time. A span that came twice counts once.
 
     Raises:
         MissingInput: a line or field is malformed, or several scores were given and `score` names none.
     """
-    # A span that came twice counts once.
-    known = {span.identity: span for span in read_spans(path)}
+    known = {span.identity: span for span in spans}
     heads: dict[tuple[str, str], list[Span]] = {}
     # Clocks are coarse: of spans that start at the same time, the outer one comes first.
     for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in _around(span, known)))):

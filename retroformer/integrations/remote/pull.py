@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from retroformer.cases.exchange import import_cases
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.experiment.file import load, load_domains
 from retroformer.files import durable
-from retroformer.parquet import import_run
 
 from .places import MANIFEST, Place
-from .push import MANIFEST_BYTES, Manifest, parse_manifest, require_sound
+from .push import CASES, MANIFEST_BYTES, Manifest, parse_manifest, require_sound
 
 
 def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> str:
@@ -44,8 +44,8 @@ def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> st
     _copy(place, manifest, folder)
     if manifest.kind == "ratings":
         return (
-            f"the ratings of run {manifest.name} are in {folder}: `retroformer import EXPERIMENT.yaml {folder}` adds "
-            "them to a run"
+            f"the ratings of run {manifest.name} are in {folder}: `retroformer import EXPERIMENT.yaml "
+            f"{folder / CASES}` adds them to a run"
         )
     return (
         f"the adapter {manifest.name} is in {folder}: `serve.adapters: {{{manifest.name}: {folder}}}` in a config "
@@ -56,7 +56,7 @@ def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> st
 def _pull_to_run(place: Place, manifest: Manifest, config: Path, scratch: Path) -> str:
     if manifest.kind == "ratings":
         _copy(place, manifest, scratch / "ratings")
-        return import_run(load(config), scratch / "ratings")
+        return import_cases(load(config), scratch / "ratings" / CASES)
     folder = load_domains(config)[0].folder / manifest.name
     _copy(place, manifest, folder)
     return f"the adapter {manifest.name} is in {folder}: serve and eval of {config} find it as {manifest.name!r}"

@@ -6,7 +6,6 @@ Only files named here leave the machine: never the store, never a file outside t
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, Self
@@ -14,15 +13,12 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from retroformer.cases.files import write_cases
-from retroformer.cases.stored import exported_arms, stored_cases
+from retroformer.cases.exchange import export_cases
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
 from retroformer.experiment.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
-from retroformer.experiment.storage import open_store
 from retroformer.files.bounded import sha256, size
-from retroformer.parquet import export_run
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.records import Record
 from retroformer.secrets.redaction import redacted
@@ -33,7 +29,6 @@ from .places import MANIFEST, Place
 MANIFEST_BYTES = 1 << 20
 """Largest size of a manifest."""
 CARD, CONFIG, CASES = "README.md", "config.yaml", "cases.parquet"
-RATINGS_FILES = ("trajectories.parquet", "reflections.parquet")
 STAGES = (*ADVISERS, REWARD, *ACTORS)
 
 FileName = Annotated[
@@ -60,7 +55,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        needed = ADAPTER_FILES if self.kind == "adapter" else RATINGS_FILES
+        needed = ADAPTER_FILES if self.kind == "adapter" else (CASES,)
         if missing := [name for name in needed if name not in self.files]:
             raise ValueError(f"{missing[0]} is not listed")
         if self.kind == "adapter" and not FOLDER_NAME.fullmatch(self.name):
@@ -149,24 +144,10 @@ def _gather_adapter(experiment: Experiment, stage: str, target: Path) -> str:
 
 def _gather_ratings(experiment: Experiment, target: Path) -> str:
     """Export the facts of a run; return its name. Raises MissingInput, ConfigError, StoreError."""
-    counts = export_run(experiment, target).partition(" are in ")[0]
-    _write_cases(experiment, target / CASES)
-    tables = [name for name in (*RATINGS_FILES, CASES) if (target / name).exists()]
-    (target / CARD).write_text(_ratings_card(experiment, counts, tables), encoding="utf-8")
+    count = export_cases(experiment, target / CASES, exact=True).partition(" are in ")[0]
+    (target / CARD).write_text(_ratings_card(experiment, count), encoding="utf-8")
     _write_config(target, experiment.as_file())
     return experiment.run
-
-
-def _write_cases(experiment: Experiment, path: Path) -> None:
-    """Write the cases of a run for other programs, if it has any and their returns are scores."""
-    with closing(open_store(experiment)) as store:
-        cases = (case for arm in exported_arms(store) for case in stored_cases(store, arm))
-        try:
-            written = write_cases(path, cases)
-        except ConfigError:
-            written = 0
-    if not written:
-        path.unlink(missing_ok=True)
 
 
 def _own_file(folder: Path, name: str) -> Path:
@@ -183,16 +164,14 @@ def _write_config(target: Path, config: Mapping[str, Any]) -> None:
     (target / CONFIG).write_text(redacted(yaml.safe_dump(own, sort_keys=False)), encoding="utf-8")
 
 
-def _ratings_card(experiment: Experiment, counts: str, tables: Sequence[str]) -> str:
+def _ratings_card(experiment: Experiment, count: str) -> str:
     """Write the card of a data set, with the header that a hub reads."""
-    files = [{"config_name": name.partition(".")[0], "data_files": name} for name in tables]
-    header = yaml.safe_dump({"tags": ["retroformer"], "configs": files}, sort_keys=False)
+    header = yaml.safe_dump({"tags": ["retroformer"], "configs": [{"config_name": "cases", "data_files": CASES}]})
     return (
-        f"---\n{header}---\n\n# Ratings of run {experiment.run}\n\n{counts}, made by Retroformer in the environment "
-        f"`{experiment.environment.name}`. `cases.parquet`, if present, has one row per case: the attempt, the "
-        "advice on it, the retry that read the advice, and the rating. The other files hold one fact per row, as JSON "
-        "in the column `record`. `retroformer pull ADDRESS CONFIG` adds "
-        "them to the store of a run with the settings of `config.yaml`.\n"
+        f"---\n{header}---\n\n# Ratings of run {experiment.run}\n\n{count}, made by Retroformer in the environment "
+        f"`{experiment.environment.name}`. A case is a row of `{CASES}`: the attempt, the advice on it, the retry that "
+        "read the advice, the rating, and in `origin` the arm and the conditions. `retroformer pull ADDRESS CONFIG` "
+        "adds them to the store of a run with the settings of `config.yaml`.\n"
     )
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.recorded_advice import advice_in
+from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
 from retroformer.messages import kept_messages
 from retroformer.records import Tokens, Usage
-from retroformer.traces.attempt import Skipped, TracedAttempt
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
@@ -48,7 +48,12 @@ class _Rollout(BaseModel):
     token_usage: _Tokens | None = None
 
 
-def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
+    """Yield the cases of a results file, or of all in a folder. Raises MissingInput."""
+    return cases_of(attempts_of(path, score))
+
+
+def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
     """Yield the attempts of a results file, or of all in a folder, in the order of their paths.
 
     `score` names a metric; by default the reward counts. Either must be from 0 to 1.

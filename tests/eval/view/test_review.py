@@ -1,24 +1,14 @@
-"""Tests of marks: stored as facts, shown, exported and imported; a form from elsewhere, or a wrong one, stores none."""
+"""Tests of marks: stored as facts and shown; a form from elsewhere, or a wrong one, stores none."""
 
-from contextlib import closing
-from pathlib import Path
-
-import pyarrow
-import pyarrow.parquet
 import pytest
 from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
 from eval.view.site import Site
-from retroformer.__main__ import main
-from retroformer.errors import ConfigError
-from retroformer.marks_file import read_marks
-from retroformer.store import Store
 from tests.eval.view.conftest import PORT
 from tests.eval.view.test_pages import STORY, read
 
 ORIGIN = {"origin": f"http://127.0.0.1:{PORT}"}
-CONFIG = "run: doors\nenvironment: {name: agent, agent: {command: [echo]}}\n"
 
 
 def marks(site: Site) -> list[tuple[str, str, str, str]]:
@@ -71,28 +61,3 @@ def test_a_form_of_another_site_stores_nothing(client: TestClient, site: Site) -
     for headers in ({}, {"origin": "https://example.org"}, {"origin": "null"}):
         assert client.post("/mark", data={**STORY, "verdict": "right"}, headers=headers).status_code == 403
     assert marks(site) == []
-
-
-def test_marks_are_exported_and_imported_with_the_facts(
-    site: Site, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with closing(Store(f"sqlite:///{run_folder}/experience.db", "doors")) as store:
-        store.marks.add("collect", "door-1", "wrong", "It never looked.")
-    monkeypatch.chdir(tmp_path)
-    Path("doors.yaml").write_text(CONFIG)
-    main(["export", "doors.yaml", "facts"])
-    assert "9 trajectories, 6 reflections and 1 marks are in facts" in capsys.readouterr().out
-    for _ in range(2):
-        with closing(Store("sqlite:///other.db", "doors")) as store:
-            store.marks.add_all(read_marks(Path("facts")))
-            assert store.marks.history() == site.sources[0].store.marks.history()
-
-
-def test_a_damaged_file_of_marks_is_refused_with_row_and_field(tmp_path: Path) -> None:
-    row = {"arm": "collect", "task_id": "a", "verdict": "great", "note": "", "marked_at": "2026-01-01T00:00:00Z"}
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "marks.parquet")
-    with pytest.raises(ConfigError, match=r"marks\.parquet, row 1, verdict: Input should be 'right'"):
-        read_marks(tmp_path)
-    (tmp_path / "marks.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigError, match=r"marks\.parquet is not an export of marks"):
-        read_marks(tmp_path)

@@ -7,8 +7,8 @@ import pytest
 import retroformer as rf
 from retroformer.__main__ import main
 from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.cases.commands import export_cases, import_cases
-from retroformer.cases.storing import CaseWriter
+from retroformer.cases.exchange import export_cases, import_cases
+from retroformer.cases.storing import store_cases
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
@@ -59,8 +59,7 @@ def test_exported_cases_are_those_that_were_imported(experiment: Experiment, tmp
 
 
 def test_an_export_is_imported_without_duplicates(experiment: Experiment, tmp_path: Path) -> None:
-    with CaseWriter(experiment) as writer:
-        writer.add(CASES)
+    store_cases(experiment, lambda: CASES)
     export_cases(experiment, tmp_path / "cases.jsonl")
     assert " 0 of their facts new" in import_cases(experiment, tmp_path / "cases.jsonl")
     other = experiment.model_copy(update={"run": "other"})
@@ -96,7 +95,7 @@ def test_a_return_that_is_no_score_is_refused(experiment: Experiment, tmp_path: 
     store = open_store(experiment)
     store.add_trajectory(Key(arm=COLLECT, task_id="a"), attempt_at(task("a"), (3.0,)))
     store.close()
-    with pytest.raises(ConfigError, match=r"'a' are no case: score is 3\.0: .*; export the facts"):
+    with pytest.raises(ConfigError, match=r"'a' are no case: score is 3\.0: .*; export them with --exact"):
         export_cases(experiment, tmp_path / "cases.jsonl")
     assert not (tmp_path / "cases.jsonl").exists()
 
@@ -115,10 +114,10 @@ def test_the_commands_take_the_format_from_the_name(
     main(["import", config, "cases.jsonl"])
     main(["export", config, "cases.parquet"])
     main(["import", config, "cases.parquet", "run=other"])
-    main(["export", config, "folder"])
+    main(["export", config, "lines", "--format", "cases"])
+    main(["import", config, "lines", "--format", "cases"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ", 1)[0] for line in lines] == ["9", "9", "9", "13"]
-    assert {path.name for path in (tmp_path / "folder").iterdir()} == {"trajectories.parquet", "reflections.parquet"}
+    assert [line.split(" ", 1)[0] for line in lines] == ["9"] * 5
     store = Store("sqlite:///mine.db", "other")
     assert (store.attempt_count(COLLECT), store.advice_count(COLLECT), store.attempt_count(UNADVISED)) == (11, 6, 2)
     store.close()

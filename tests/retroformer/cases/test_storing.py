@@ -9,9 +9,9 @@ import pytest
 
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.case import Case
-from retroformer.cases.jsonl import parse_case
+from retroformer.cases.parsing import parse_case
 from retroformer.cases.stored import stored_cases
-from retroformer.cases.storing import CaseWriter, StoredCases
+from retroformer.cases.storing import StoredCases, store_cases
 from retroformer.environments.agent import AgentSection
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
@@ -27,8 +27,7 @@ from train.data.samples import samples
 
 
 def store(experiment: Experiment, *cases: Case, source: str = "cases") -> StoredCases:
-    with CaseWriter(experiment, source) as writer:
-        return writer.add(cases)
+    return store_cases(experiment, lambda: cases, source)
 
 
 def read_case(attempt: dict[str, Any]) -> Case:
@@ -60,7 +59,7 @@ def test_advice_cut_at_the_limit_of_tokens_is_not_taught_as_complete(experiment:
     assert tokenizer.decode(sample.response_ids) == "Search by", "no end of turn follows"
     with opened(experiment) as facts:
         (pair,) = preference_pairs(facts, COLLECT)
-        exported = [each.advice for each in stored_cases(facts, COLLECT)]
+        exported = [each.advice for each in stored_cases(facts)]
     assert (pair.chosen_is_cut, pair.rejected_is_cut) == (True, False)
     assert sorted(advice.is_cut for advice in exported if advice is not None) == [False, True]
 
@@ -126,10 +125,10 @@ def test_nothing_of_a_file_is_stored_if_reading_it_fails(experiment: Experiment)
             yield case(task={"id": f"refund-{number}", "input": "Refund it."})
         raise ConfigError("Line 1201 is wrong.")
 
-    with CaseWriter(experiment) as writer:
-        with pytest.raises(ConfigError, match="Line 1201"):
-            writer.add_whole(read)
-        assert writer.store.arms() == []
+    with pytest.raises(ConfigError, match="Line 1201"):
+        store_cases(experiment, read)
+    with opened(experiment) as facts:
+        assert facts.arms() == []
 
 
 def test_no_thinking_is_stored(experiment: Experiment) -> None:

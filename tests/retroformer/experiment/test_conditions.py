@@ -12,13 +12,13 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
+from retroformer.cases.exchange import export_cases, import_cases
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import LoadedConfig
 from retroformer.experiment.storage import open_store
-from retroformer.parquet import export_run, import_run
 from retroformer.provenance import Provenance, ServedModel
 from retroformer.records import Key, Task
 from tests.support.characters import advice, attempt_at
@@ -164,15 +164,15 @@ def test_facts_about_another_environment_are_not_imported(tmp_path: Path) -> Non
     with Endpoint() as server:
         config = open_config(write_config(tmp_path, server.url), "collect.tasks=2")
         collect(config)
-        export_run(config.experiment, tmp_path / "out")
+        export_cases(config.experiment, tmp_path / "out.jsonl", exact=True)
     questions = tmp_path / "questions.yaml"
     questions.write_text("run: other\nenvironment: {name: hotpotqa, split: all}\n")
     with pytest.raises(
-        ConfigError, match=r"row 1, environment: a fact about alfworld cannot be imported into a run on"
+        ConfigError, match=r"case 1, origin.environment: a fact about alfworld cannot be imported into a run on"
     ):
-        import_run(load(questions), tmp_path / "out")
+        import_cases(load(questions), tmp_path / "out.jsonl")
     with pytest.raises(ConfigError, match=r"'collect' facts were made with environment.receptacles=8, not 20"):
-        import_run(load(config.path, ("run=other", "environment.receptacles=20")), tmp_path / "out")
+        import_cases(load(config.path, ("run=other", "environment.receptacles=20")), tmp_path / "out.jsonl")
     with closing(open_store(load(config.path, ("run=other",)))) as store:
         assert store.arms() == []
 
@@ -182,8 +182,8 @@ def test_imported_facts_bring_their_conditions_and_other_facts_are_not_added_to_
         path = write_config(tmp_path, server.url)
         config = open_config(path, "collect.tasks=2")
         collect(config)
-        export_run(config.experiment, tmp_path / "out")
-        import_run(load(path, ("run=copy",)), tmp_path / "out")
+        export_cases(config.experiment, tmp_path / "out.jsonl", exact=True)
+        import_cases(load(path, ("run=copy",)), tmp_path / "out.jsonl")
         asked = len(server.requests)
         with pytest.raises(ConfigError, match=r"facts made with loop\.memory=2, not 3"):
             collect(open_config(path, "run=copy", "loop.memory=3"))
@@ -247,10 +247,10 @@ def test_training_and_import_need_no_data_of_the_environment(tmp_path: Path) -> 
             store.add_trajectory(Key(arm="collect", task_id="a", trial=trial), attempt_at(task))
         store.add_reflection(Key(arm="collect", task_id="a", trial=1), 0, advice("Look."))
     assert rated(load(path))
-    export_run(load(there), tmp_path / "out")
-    import_run(load(path, ("run=copy",)), tmp_path / "out")
+    export_cases(load(there), tmp_path / "out.jsonl", exact=True)
+    import_cases(load(path, ("run=copy",)), tmp_path / "out.jsonl")
     game.write_text("another game")
     with pytest.raises(ConfigError, match=r"made with environment\.data_sha256\.train='"):
         rated(load(there))
     with pytest.raises(ConfigError, match=r"made with environment\.data_sha256\.train='"):
-        import_run(load(there, ("run=other",)), tmp_path / "out")
+        import_cases(load(there, ("run=other",)), tmp_path / "out.jsonl")

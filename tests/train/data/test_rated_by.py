@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from collect.import_logs import import_logs
+from retroformer.cases.exchange import import_cases
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
@@ -35,7 +35,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     path = folder / "logs.yaml"
     path.write_text(yaml.safe_dump(content))
-    import_logs(LoadedConfig(path, (), load(path)), LOGS, as_json=False)
+    import_cases(load(path), LOGS, "reflexion")
     return path
 
 

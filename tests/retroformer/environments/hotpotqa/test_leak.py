@@ -1,14 +1,17 @@
 """Gold answers in advice: planted ones are noticed, and advice that could be written without the answer is clean."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 
 import pytest
 
+from retroformer.cases.exchange import import_cases
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.advice import GoldAnswerLeak, holds
 from retroformer.environments.hotpotqa.environment import Hotpotqa
-from retroformer.environments.hotpotqa.logs.recorded import recorded
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.data import require_data
 
@@ -82,22 +85,28 @@ PLANTS = (
 
 
 @pytest.fixture(scope="module")
-def written() -> list[tuple[str, str, list[Trajectory]]]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, list[Trajectory]]]:
     """Return each recorded reflection with its gold answer and the attempts before it."""
     section = Hotpotqa(data=require_data("hotpotqa"), split="all")
     source = taskset(section)
-    logs = recorded(require_data("recorded/reflexion_logs.jsonl.xz"), ids=source.ids_by_question())
-    attempts: dict[tuple[str, str], dict[int, Trajectory]] = {}
-    for made in logs.attempts:
-        attempts.setdefault((made.key.arm, made.key.task_id), {})[made.key.trial] = made.trajectory
-    return [
-        (
-            piece.reflection.text,
-            source.answer(piece.failed.trajectory.task),
-            [made for trial, made in attempts[piece.key.arm, piece.key.task_id].items() if trial < piece.key.trial],
-        )
-        for piece in logs.reflections
-    ]
+    experiment = Experiment(
+        run="logs", environment=section, store=f"sqlite:///{tmp_path_factory.mktemp('logs')}/logs.db"
+    )
+    import_cases(experiment, require_data("recorded/reflexion_logs.jsonl.xz"), "reflexion")
+    with closing(open_store(experiment)) as store:
+        attempts = store.trajectories("recorded")
+        return [
+            (
+                stored.reflection.text,
+                source.answer(Task(id=stored.key.task_id, environment="hotpotqa", split="all")),
+                [
+                    made
+                    for key, made in attempts.items()
+                    if key.task_id == stored.key.task_id and key.trial < stored.key.trial
+                ],
+            )
+            for stored in store.reflections("recorded")
+        ]
 
 
 def test_of_261_recorded_reflections_only_the_one_that_holds_its_answer_is_named(

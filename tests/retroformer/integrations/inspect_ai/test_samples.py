@@ -13,11 +13,10 @@ import pytest
 
 pytest.importorskip("inspect_ai")
 
-from collect.__main__ import main
+from retroformer.__main__ import main
+from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
-from retroformer.integrations.inspect_ai.samples import read
-from retroformer.traces.attempt import Skipped, TracedAttempt
-from retroformer.traces.grouping import cases_of
+from retroformer.integrations.inspect_ai import samples
 
 ROOT = Path(__file__).parents[4]
 QUESTION = "What is 1+1?"
@@ -74,7 +73,7 @@ def changed(log: Path, folder: Path, change: Callable[[Json], None], sample: str
 
 
 def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt]:
-    return (entry for entry in read(path, score) if isinstance(entry, TracedAttempt))
+    return (entry for entry in samples.attempts_of(path, score) if isinstance(entry, TracedAttempt))
 
 
 def test_the_epochs_of_a_sample_are_attempts_at_one_task(log: Path) -> None:
@@ -107,7 +106,7 @@ def test_attempts_of_several_logs_are_in_the_order_of_the_logs(logs: Logs) -> No
 
 
 def test_a_crash_is_counted_and_never_a_failure(logs: Logs) -> None:
-    entries = list(read(logs.crashed))
+    entries = list(samples.attempts_of(logs.crashed))
     assert [entry.reason for entry in entries if isinstance(entry, Skipped)] == ["samples that ended in an error"] * 2
     assert len(entries) == 2
 
@@ -138,7 +137,9 @@ def test_a_scorer_or_a_part_of_it_is_chosen_by_name(log: Path, tmp_path: Path) -
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_sample_without_a_score_is_counted(log: Path, tmp_path: Path, value: float | None) -> None:
     path = changed(log, tmp_path, set_scores(**({} if value is None else {"right": value})))
-    assert [entry.reason for entry in read(path) if isinstance(entry, Skipped)] == ["samples without a score"]
+    assert [entry.reason for entry in samples.attempts_of(path) if isinstance(entry, Skipped)] == [
+        "samples without a score"
+    ]
 
 
 def broken(field: str, value: Any) -> Callable[[Json], None]:
@@ -162,7 +163,7 @@ MALFORMED: dict[str, tuple[Callable[[Json], None], str]] = {
 def test_a_malformed_sample_is_refused_with_its_field(log: Path, tmp_path: Path, fault: str) -> None:
     change, field = MALFORMED[fault]
     with pytest.raises(MissingInput) as refused:
-        list(read(changed(log, tmp_path, change)))
+        list(samples.attempts_of(changed(log, tmp_path, change)))
     sentence = str(refused.value)
     assert sentence.startswith("Sample 'sum-1', epoch 2 of ")
     assert field in sentence
@@ -174,10 +175,10 @@ def test_a_damaged_log_is_refused_in_one_sentence(log: Path, tmp_path: Path) -> 
     for content in (b"", b"no archive", log.read_bytes()[:-60]):
         damaged.write_bytes(content)
         with pytest.raises(MissingInput, match=r"log\.eval") as refused:
-            list(read(damaged))
+            list(samples.attempts_of(damaged))
         assert "\n" not in str(refused.value)
     with pytest.raises(MissingInput, match="There is no Inspect log"):
-        list(read(tmp_path / "none"))
+        list(samples.attempts_of(tmp_path / "none"))
 
 
 def test_logs_become_facts_of_a_run(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,4 +195,4 @@ def test_a_thousand_samples_become_ratings(tmp_path: Path, capsys: pytest.Captur
     evaluate((tmp_path / "logs", 500, 2, QUESTION, "eval"))
     main(["import", str(config), str(tmp_path / "logs"), "--format", "inspect", "--json"])
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (summary["attempts"], summary["rated"], summary["waiting"]) == (1000, 500, 0)
+    assert (summary["cases"], summary["rated"], summary["failures"]) == (500, 500, 0)

@@ -1,4 +1,4 @@
-"""Tests of `collect import --format`: traces become facts of a run, all or none."""
+"""Tests of `import --format otlp`: traces become facts of a run, all or none."""
 
 import json
 from contextlib import closing
@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("opentelemetry.proto")
 
-from collect.__main__ import main
+from retroformer.__main__ import main
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.storing import CaseWriter
+from retroformer.cases.storing import store_cases
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
@@ -61,7 +61,7 @@ def test_a_thousand_traces_become_ratings_and_failures_that_wait(
 ) -> None:
     path = spans.write_lines(config.parent / "traces.jsonl", exported(1000, convention))
     summary = imported(config, path, capsys)
-    assert summary | {"new_facts": 0} == {"attempts": 1000, "rated": 400, "waiting": 400, "new_facts": 0, "skipped": {}}
+    assert summary | {"new_facts": 0} == {"cases": 800, "rated": 400, "failures": 400, "new_facts": 0, "skipped": {}}
     attempts, advice, ratings = stored(config)
     assert advice == 400
     assert sorted(ratings) == [0.5] * 200 + [1.0] * 200
@@ -85,9 +85,8 @@ def test_a_rating_is_stored_once_if_an_earlier_attempt_arrives_later(
 
 
 def test_a_run_of_another_source_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with CaseWriter(load(config, []), source="inspect") as writer:
-        case = Case(task=CaseTask(id="a", input="Do a."), attempt=CaseAttempt(score=0, output="No."))
-        writer.add([case])
+    case = Case(task=CaseTask(id="a", input="Do a."), attempt=CaseAttempt(score=0, output="No."))
+    store_cases(load(config, []), lambda: [case], source="inspect")
     path = spans.write_lines(config.parent / "traces.jsonl", exported(5, "gen_ai"))
     with pytest.raises(ConfigError, match="source"):
         imported(config, path, capsys)
@@ -114,7 +113,7 @@ def test_one_malformed_trace_leaves_the_store_untouched(config: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--format", "oltp"], "There is no trace format 'oltp': choose one of "),
+        (["--format", "oltp"], "There is no format 'oltp': choose one of cases, inspect, otlp, parquet, "),
         (["--format", "otlp"], "There is no file or folder "),
     ],
 )
@@ -124,10 +123,9 @@ def test_a_wrong_format_or_path_is_one_sentence(config: Path, words: list[str], 
     assert str(refused.value).startswith(sentence)
 
 
-def test_a_score_without_a_format_is_a_usage_error(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["import", str(config), "logs", "--score", "right"])
-    assert "name their --format" in capsys.readouterr().err
+def test_a_score_without_a_format_is_refused(config: Path) -> None:
+    with pytest.raises(ConfigError, match="--score right: a case has one score"):
+        main(["import", str(config), "cases.jsonl", "--score", "right"])
 
 
 def test_protobuf_of_an_exporter_gives_the_same_cases(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +133,7 @@ def test_protobuf_of_an_exporter_gives_the_same_cases(config: Path, capsys: pyte
     framed = b"".join(len(request).to_bytes(4) + request for request in requests)
     (config.parent / "traces.pb").write_bytes(framed)
     summary = imported(config, config.parent / "traces.pb", capsys)
-    assert (summary["attempts"], summary["rated"], summary["waiting"]) == (1000, 400, 400)
+    assert (summary["cases"], summary["rated"], summary["failures"]) == (800, 400, 400)
 
 
 @pytest.mark.slow
@@ -149,7 +147,7 @@ def test_an_import_that_is_killed_stores_all_or_nothing(config: Path, capsys: py
         for file in config.parent.glob("mine.db*"):
             file.unlink()
         words = ["import", str(config), str(path), "--format", "otlp"]
-        killed += start_and_kill(config.parent, "collect", words, moment) is None
+        killed += start_and_kill(config.parent, "retroformer", words, moment) is None
         kept.append(stored(config)[1])
         imported(config, path, capsys)
         assert stored(config)[1] == 400

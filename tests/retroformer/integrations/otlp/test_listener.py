@@ -17,9 +17,9 @@ pytest.importorskip("starlette")
 
 from google.rpc.status_pb2 import Status
 
-from retroformer.integrations.otlp.attempts import read
-from retroformer.traces.attempt import TracedAttempt
-from retroformer.traces.grouping import cases_of
+from retroformer.cases.traced import TracedAttempt, cases_of
+from retroformer.integrations.otlp.attempts import attempts_of
+from retroformer.integrations.otlp.files import read_spans
 from tests.support import spans
 from tests.support.endpoint import Body, Endpoint
 from tests.support.protobuf import as_protobuf
@@ -66,7 +66,7 @@ class Listening:
         self.process.communicate()
 
     def attempts(self) -> list[TracedAttempt]:
-        return [entry for entry in read(self.inbox) if isinstance(entry, TracedAttempt)]
+        return [entry for entry in attempts_of(read_spans(self.inbox)) if isinstance(entry, TracedAttempt)]
 
 
 def _environment() -> dict[str, str]:

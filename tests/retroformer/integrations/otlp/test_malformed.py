@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("opentelemetry.proto")
 
 from retroformer.errors import MissingInput
-from retroformer.integrations.otlp.attempts import read
+from retroformer.integrations.otlp.attempts import attempts_of
+from retroformer.integrations.otlp.files import read_spans
 from tests.support import spans
 
 SPAN = "resourceSpans[0].scopeSpans[0].spans[1]"
@@ -103,7 +104,7 @@ def test_a_malformed_span_is_refused_with_line_and_field(fault: str, tmp_path: P
     change, place = FAULTS[fault]
     path = spans.write_lines(tmp_path / "traces.jsonl", exported(change))
     with pytest.raises(MissingInput) as refused:
-        list(read(path))
+        list(attempts_of(read_spans(path)))
     sentence = str(refused.value)
     assert sentence.startswith(f"Line 2 of {path}: {SPAN}")
     assert place in sentence
@@ -129,6 +130,6 @@ def test_a_damaged_file_is_refused_in_one_sentence(fault: str, tmp_path: Path) -
     name, content, words = FILES[fault]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(MissingInput) as refused:
-        list(read(tmp_path / name))
+        list(attempts_of(read_spans(tmp_path / name)))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -62,23 +62,20 @@ def test_pushed_ratings_are_imported_into_another_store(home: Path, away: Path) 
     )
     with chdir(away):
         said = pull_to("memory://ratings", CONFIG)
-        assert said.startswith(
-            "2 trajectories and 1 reflections are in sqlite:///runs/tiny/experience.db, 3 of them new"
-        )
+        assert said.startswith("1 cases are in sqlite:///runs/tiny/experience.db, 3 of their facts new")
         with closing(open_store(load(CONFIG))) as store:
             assert [(rated.reflection.text, rated.rating) for rated in rated_reflections(store, "collect")] == [
                 ("Look in shelf 1.", 1.0)
             ]
-        assert "0 of them new" in pull_to("memory://ratings", CONFIG)
+        assert " 0 of their facts new" in pull_to("memory://ratings", CONFIG)
     uploaded = {path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/ratings")}
-    facts = {"trajectories.parquet", "reflections.parquet"}
-    assert uploaded == facts | {"cases.parquet", "README.md", "config.yaml", "retroformer.json"}
+    assert uploaded == {"cases.parquet", "README.md", "config.yaml", "retroformer.json"}
 
 
 def test_pushed_ratings_are_cases_for_other_programs(home: Path, tmp_path: Path) -> None:
     push_run(CONFIG, (), f"file://{tmp_path}/bucket", None)
     header = yaml.safe_load((tmp_path / "bucket/README.md").read_text().split("---\n")[1])
-    assert [table["config_name"] for table in header["configs"]] == ["trajectories", "reflections", "cases"]
+    assert [table["config_name"] for table in header["configs"]] == ["cases"]
     (case,) = read_cases(tmp_path / "bucket/cases.parquet")
     assert (case.task.id, case.advice and case.advice.text, case.rating) == ("mug", "Look in shelf 1.", 1.0)
 

@@ -60,13 +60,13 @@ def test_an_adapter_travels_by_a_private_model_and_ratings_by_a_data_set(hub: Lo
     assert len(model.commits) == 2  # The empty one, and one commit with all files.
     status, said, _ = run(hub, home, "push", "config.yaml", "hf://me/advice")
     assert (status, said.startswith("pushed the ratings of run tiny to hf://me/advice (")) == (0, True)
-    assert "trajectories.parquet" in hub.files("dataset", "me/advice")
+    assert "cases.parquet" in hub.files("dataset", "me/advice")
 
     status, said, complained = run(hub, away, "pull", "hf://me/advice", "config.yaml")
     assert (status, "the adapter sft is in runs/tiny/sft" in said) == (0, True), complained
     assert folder_sha256(away / "runs/tiny/sft") == folder_sha256(home / "runs/tiny/sft")
     status, said, complained = run(hub, away, "pull", "hf://datasets/me/advice", "config.yaml")
-    assert (status, "3 of them new" in said) == (0, True), complained
+    assert (status, "3 of their facts new" in said) == (0, True), complained
     with closing(open_store(load(away / "config.yaml", [f"store=sqlite:///{away}/runs/tiny/experience.db"]))) as store:
         assert len(store.trajectories("collect")) == 2
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from collect.__main__ import main
+from retroformer.__main__ import main
+from retroformer.cases.traced import TracedAttempt
 from retroformer.errors import MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
-from retroformer.integrations.verifiers.results import read
-from retroformer.traces.attempt import TracedAttempt
+from retroformer.integrations.verifiers.results import attempts_of
 
 pytest.importorskip("verifiers", reason="needs verifiers")
 save_utils = pytest.importorskip("verifiers.legacy.utils.save_utils")
@@ -77,7 +77,7 @@ def test_the_task_is_what_the_prompt_says_and_no_later_message(tmp_path: Path) -
     said = [{"role": "assistant", "content": "2"}, {"role": "user", "content": "Wrong."}]
     asked = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "text", "text": ""}]}]
     folder = save(tmp_path / "outputs", [rollout(1, "2", 0.0, prompt=asked, completion=said)])
-    [attempt] = read(folder)
+    [attempt] = attempts_of(folder)
     assert isinstance(attempt, TracedAttempt)
     assert attempt.task.input == "What is it?\n"
 

@@ -3,9 +3,8 @@
 import pytest
 
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
+from retroformer.cases.traced import TracedAttempt, cases_of
 from retroformer.errors import MissingInput
-from retroformer.traces.attempt import TracedAttempt
-from retroformer.traces.grouping import cases_of
 
 
 def tried(

@@ -3,16 +3,25 @@
 import json
 import lzma
 import os
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from retroformer.environments.hotpotqa.data import question_id, question_key
-from retroformer.environments.hotpotqa.logs.recorded import recorded
-from retroformer.environments.hotpotqa.logs.reflexion_log import attempts
-from retroformer.errors import MissingInput
-from retroformer.recorded import Counts
-from retroformer.records import Ending, Outcome
+from retroformer.cases.case import Case
+from retroformer.cases.exchange import import_cases
+from retroformer.cases.traced import Skipped
+from retroformer.environments.hotpotqa.data import question_id
+from retroformer.environments.hotpotqa.environment import Hotpotqa
+from retroformer.environments.hotpotqa.recorded import read
+from retroformer.environments.hotpotqa.reflexion_log import attempts
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.conditions import prompts_sha256
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
+from retroformer.records import Ending, Key, Outcome
 from tests.support.data import DATA, needs_data
 
 REAL = DATA / "recorded" / "reflexion_logs.jsonl.xz"
@@ -66,6 +75,34 @@ def write(folder: Path, **logs: str) -> Path:
     return folder
 
 
+class Read(NamedTuple):
+    """What a path of logs holds."""
+
+    cases: list[Case]
+    skipped: dict[str, int]
+
+    @property
+    def rated(self) -> list[Case]:
+        return [case for case in self.cases if case.advice is not None]
+
+    @property
+    def signs(self) -> tuple[int, int, int]:
+        """Numbers of ratings: positive, negative, zero."""
+        gains = [case.gain for case in self.rated if case.gain is not None]
+        return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains), gains.count(0)
+
+    @property
+    def keys(self) -> set[Key]:
+        origins = [case.origin for case in self.cases if case.origin is not None]
+        return {key for origin in origins for key in (origin.attempt, origin.retry) if key is not None}
+
+
+def recorded(path: Path, score: str | None = None) -> Read:
+    entries = list(read(path, score, Hotpotqa(name="hotpotqa", split="all")))
+    skipped = Counter(entry.reason for entry in entries if isinstance(entry, Skipped))
+    return Read([entry for entry in entries if isinstance(entry, Case)], dict(skipped))
+
+
 def test_a_record_is_read_with_all_its_fields() -> None:
     first, second = attempts(SECOND)
     assert (first.trial, first.question, first.gold) == (2, WHERE, "Bergen, Norway")
@@ -87,23 +124,21 @@ def test_a_truncated_record_keeps_its_complete_parts() -> None:
 
 
 def test_reflections_are_rated_by_the_trials_around_them(tmp_path: Path) -> None:
-    logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH))
-    rows = [
-        (stored.key.task_id, stored.key.trial, stored.reflection.text, stored.rated("f1").rating)
-        for stored in logs.reflections
-    ]
+    path = write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH)
+    logs = recorded(path, "f1")
+    rows = [(case.task.id, case.trial, case.advice and case.advice.text, case.gain) for case in logs.rated]
     where, when = question_id(WHERE), question_id(WHEN)
     assert rows == [
-        (where, 1, "Look for the town.", pytest.approx(2 / 3)),  # Oslo earns 0; Bergen 2 * 1 / (1 + 2).
-        (where, 2, "Look for the town.", pytest.approx(1 / 3)),
-        (when, 1, "Answer.\nBe quick.", 1.0),  # No answer earns 0; "in" is a stop word.
-        (when, 2, "Do not say in.", 0.0),
+        (where, 0, "Look for the town.", pytest.approx(2 / 3)),  # Oslo earns 0; Bergen 2 * 1 / (1 + 2).
+        (where, 1, "Look for the town.", pytest.approx(1 / 3)),
+        (when, 0, "Answer.\nBe quick.", 1.0),  # No answer earns 0; "in" is a stop word.
+        (when, 1, "Do not say in.", 0.0),
     ]
-    assert logs.counts("f1") == Counts(rated=4, positive=3, negative=0, zero=1)
+    assert logs.signs == (3, 0, 1)
     # All words count: "1971 in" earns 1 against "in 1971", and "1971" 2 * 1 / (1 + 2).
-    assert logs.counts("f1_with_stop_words") == Counts(rated=4, positive=3, negative=1, zero=0)
-    assert logs.counts("em") == Counts(rated=4, positive=1, negative=0, zero=3)
-    assert {stored.reflection.author.model for stored in logs.reflections} == {"text-davinci-003"}
+    assert recorded(path).signs == (3, 1, 0)
+    assert recorded(path, "em").signs == (1, 0, 3)
+    assert {case.advice and case.advice.model for case in logs.rated} == {"text-davinci-003"}
     assert logs.skipped == {
         "failures that were tried again without a new reflection": 1,
         "records of questions that were solved before": 1,
@@ -111,59 +146,67 @@ def test_reflections_are_rated_by_the_trials_around_them(tmp_path: Path) -> None
 
 
 def test_attempts_say_how_they_ended_and_what_they_carried(tmp_path: Path) -> None:
-    logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH))
-    where = [attempt for attempt in logs.attempts if attempt.key.task_id == question_id(WHERE)]
-    assert [attempt.trajectory.ending for attempt in where] == [Ending.TERMINATED, Ending.TERMINATED, Ending.SOLVED]
-    assert [attempt.trajectory.episode_return for attempt in where] == pytest.approx([0, 2 / 3, 1])
-    assert where[2].memory.reflections == ("Look for the town.",) * 2
-    assert where[0].trajectory.opening == f"Question: {WHERE}"
-    when = next(attempt for attempt in logs.attempts if attempt.key.task_id == question_id(WHEN))
-    assert (when.trajectory.outcome, when.trajectory.ending) == (Outcome.FAILURE, Ending.STEP_LIMIT)
-    assert when.key.arm == "recorded"
-    assert when.trajectory.task.split == "recorded"
+    logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH), "f1")
+    first, second = [case for case in logs.cases if case.task.id == question_id(WHERE)]
+    assert (first.attempt.ending, second.attempt.ending) == (Ending.TERMINATED, Ending.TERMINATED)
+    assert second.retry is not None
+    assert (second.retry.ending, second.retry.outcome) == (Ending.SOLVED, Outcome.SUCCESS)
+    assert second.retry.memory == ("Look for the town.",) * 2
+    assert [first.attempt.score, second.attempt.score, second.retry.score] == pytest.approx([0, 2 / 3, 1])
+    assert first.task.input == f"Question: {WHERE}"
+    when = next(case for case in logs.cases if case.task.id == question_id(WHEN))
+    assert (when.attempt.outcome, when.attempt.ending) == (Outcome.FAILURE, Ending.STEP_LIMIT)
+    assert when.task.split == "recorded"
+    assert {key.arm for key in logs.keys} == {"recorded"}
 
 
-def test_no_thinking_is_read_from_a_log(tmp_path: Path) -> None:
+def test_no_thinking_is_imported_from_a_log(tmp_path: Path) -> None:
     thinking = "<think>Finish[Bergen]</think>"
     first = FIRST.replace("Finish[Oslo]", f"{thinking}Finish[Oslo]").replace("I think.", f"{thinking}I think.")
     second = SECOND.replace("Look for the town.", f"{thinking}Look for the town.")
-    thought = recorded(write(tmp_path, log=first + second))
-    plain = recorded(write(tmp_path, log=FIRST + SECOND))
-    assert [attempt.trajectory for attempt in thought.attempts] == [attempt.trajectory for attempt in plain.attempts]
-    assert [each.reflection for each in thought.reflections] == [each.reflection for each in plain.reflections]
-    assert thought.reflections
+    experiment = Experiment(run="logs", environment=Hotpotqa(name="hotpotqa"), store=f"sqlite:///{tmp_path}/logs.db")
+    said = import_cases(experiment, write(tmp_path, log=first + second), "reflexion")
+    assert "6 of their facts new: 2 are rated" in said
+    with closing(open_store(experiment)) as store:
+        attempts = list(store.trajectories("recorded").values())
+        advice = [stored.reflection for stored in store.reflections("recorded")]
+        assert store.conditions("recorded") == {
+            "recorded": {
+                "return": "f1_with_stop_words",
+                "source": "reflexion",
+                "view": "full",
+                "prompts_sha256": prompts_sha256(experiment),
+            }
+        }
+    assert "Look for the town." in [each.text for each in advice]
+    shown = [each.model_dump_json() for each in [*attempts, *advice]]
+    assert not [text for text in shown if "<think>" in text.replace(EARLIER, "")]
 
 
-def test_the_chosen_return_rewards_the_last_step(tmp_path: Path) -> None:
-    logs = recorded(write(tmp_path, log=FIRST + SECOND), answer_return="em")
-    assert {attempt.trajectory.episode_return for attempt in logs.attempts} == {0.0}
-    assert {round(attempt.returns["f1"], 3) for attempt in logs.attempts} == {0.0, 0.667, 1.0}
-
-
-def test_ids_of_the_data_are_used_if_available(tmp_path: Path) -> None:
-    logs = recorded(write(tmp_path, log=FIRST + SECOND), ids={question_key(WHERE): "5a"})
-    assert {attempt.key.task_id for attempt in logs.attempts} == {"5a", question_id(WHEN)}
+def test_an_unknown_return_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--score rouge: there is no such return; choose one of f1, f1_with_stop"):
+        recorded(write(tmp_path, log=FIRST), "rouge")
 
 
 def test_overlapping_and_continued_logs_count_once(tmp_path: Path) -> None:
     parts = {"start": FIRST + SECOND, "whole": FIRST + SECOND + THIRD, "end": THIRD}
     logs = recorded(write(tmp_path, **parts))
-    assert logs.counts("f1").rated == 4
+    assert len(logs.rated) == 4
     assert logs.skipped["records that another log has too"] == 6
-    assert {attempt.key.arm for attempt in logs.attempts} == {"recorded"}
+    assert {key.arm for key in logs.keys} == {"recorded"}
 
 
 def test_a_log_of_another_run_gets_a_separate_arm(tmp_path: Path) -> None:
     other = FIRST.replace("Finish[Oslo]", "Finish[Paris]") + SECOND
     logs = recorded(write(tmp_path, a=FIRST + SECOND, b=other))
-    assert logs.counts("f1").rated == 4
-    assert {stored.key.arm for stored in logs.reflections} == {"recorded", "recorded 2"}
-    assert len({attempt.key for attempt in logs.attempts}) == len(logs.attempts)
+    assert len(logs.rated) == 4
+    assert {key.arm for key in logs.keys} == {"recorded", "recorded 2"}
+    assert len(logs.keys) == 8
 
 
 def test_a_trial_that_is_missing_leaves_the_reflection_unrated(tmp_path: Path) -> None:
     logs = recorded(write(tmp_path, log=FIRST + THIRD))
-    assert logs.counts("f1").rated == 0
+    assert not logs.rated
     assert logs.skipped["failures without a next trial in the log"] == 3
 
 
@@ -175,8 +218,7 @@ def test_logs_that_cannot_be_rated_are_counted_by_reason(tmp_path: Path) -> None
     alone = trial(1, record(WHERE, "Bergen", "Finish[Bergen]"))
     thought = alone.replace("Thought 1", "Thought").replace("Action 1", "Action")
     logs = recorded(write(tmp_path, plain=alone, thought=thought, note="No trials here."))
-    assert logs.counts("f1").rated == 0
-    assert logs.attempts == ()
+    assert logs.cases == []
     assert logs.skipped == {
         "logs: chain of thought without Search and Lookup": 1,
         "logs: result files of ALFWorld and WebShop, which have no trajectories": 3,
@@ -208,20 +250,28 @@ def test_the_real_logs_give_261_rated_reflections() -> None:
     logs = recorded(REAL)
     # F1 as in ReAct. The paper's F1 ignores stop words: two gains from a shared "of" become ties, and one gain from a
     # shared "and" becomes a loss.
-    assert logs.counts("f1_with_stop_words") == Counts(rated=261, positive=35, negative=13, zero=213)
-    assert logs.counts("f1") == Counts(rated=261, positive=32, negative=14, zero=215)
-    assert logs.counts("em") == Counts(rated=261, positive=19, negative=0, zero=242)
-    assert len({stored.reflection.text for stored in logs.reflections}) == 259
-    assert len({attempt.key.task_id for attempt in logs.attempts}) == 100
-    solved = [attempt.key.trial for attempt in logs.attempts if attempt.trajectory.outcome is Outcome.SUCCESS]
-    assert [sum(trial <= last for trial in solved) for last in range(7)] == [32, 42, 48, 50, 51, 53, 53]
+    assert logs.signs == (35, 13, 213)
+    assert recorded(REAL, "f1").signs == (32, 14, 215)
+    assert recorded(REAL, "em").signs == (19, 0, 242)
+    assert len({case.advice and case.advice.text for case in logs.rated}) == 259
+    assert len({key.task_id for key in logs.keys}) == 100
+    solved = {
+        (attempt.task_id, attempt.trial)
+        for case in logs.cases
+        if case.origin is not None
+        for attempt, record in ((case.origin.attempt, case.attempt), (case.origin.retry, case.retry))
+        if attempt is not None and record is not None and record.outcome is Outcome.SUCCESS
+    }
+    assert [sum(trial <= last for _, trial in solved) for last in range(7)] == [32, 42, 48, 50, 51, 53, 53]
 
 
 @needs_data("recorded/reflexion_logs.jsonl.xz")
 def test_success_in_the_real_logs_agrees_with_their_environment() -> None:
-    for attempt in recorded(REAL).attempts:
-        output = attempt.trajectory.steps[-1].observation == "Answer is CORRECT"
-        assert output == (attempt.trajectory.outcome is Outcome.SUCCESS)
+    for case in recorded(REAL).cases:
+        for attempt in (case.attempt, case.retry):
+            if attempt is not None and attempt.steps:
+                output = attempt.steps[-1].observation == "Answer is CORRECT"
+                assert output == (attempt.outcome is Outcome.SUCCESS)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +332,7 @@ def test_a_fifo_among_the_logs_is_named_in_the_error(tmp_path: Path) -> None:
 def test_a_folder_named_like_a_log_is_searched(tmp_path: Path) -> None:
     (tmp_path / "logs.txt").mkdir()
     write(tmp_path / "logs.txt", log=FIRST + SECOND)
-    assert recorded(tmp_path).counts("f1").rated == 2
+    assert len(recorded(tmp_path).rated) == 2
 
 
 @pytest.mark.parametrize("entry", [{"name": [], "memory": []}, {"name": "a", "memory": 5}, {"memory": []}])

@@ -1,5 +1,6 @@
-"""Turns what pydantic finds wrong with a case into one sentence with its field."""
+"""Parses a case from JSON; what is wrong with it becomes one sentence with the field."""
 
+import json
 import re
 from difflib import get_close_matches
 from typing import Any
@@ -7,14 +8,54 @@ from typing import Any
 from pydantic import ValidationError
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
-from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.conversation import THINKING, ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.errors import DamagedFile
+from retroformer.files.bounded import MIB
 from retroformer.records import Step, Usage
 
+CASE_BYTES = 16 * MIB
+"""Largest case, as JSON."""
 _MODELS = (Case, CaseTask, CaseAttempt, CaseAdvice, Step, ChatMessage, ContentPart, ToolCall, FunctionCall, Usage)
 _NAMES = sorted({name for model in _MODELS for name in model.model_fields})
 _COLUMN = re.compile(" at line 1 column")
 _SHOWN = 60
 """Largest number of characters of a wrong value in a sentence."""
+
+
+def parse_case(text: str, where: str) -> Case:
+    """Parse a case from JSON without converting types: a score in quotes is wrong. `where` begins an error.
+
+    Raises:
+        DamagedFile: it is not a case.
+    """
+    try:
+        return Case.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        fault = error
+    if any(each["type"] == "extra_forbidden" for each in fault.errors(include_url=False)):
+        try:
+            return Case.model_validate_json(_without_client_fields(text), strict=True)
+        except ValidationError as error:
+            fault = error
+    raise DamagedFile(f"{where}{fault_of(fault)}; correct it and read the file again.")
+
+
+def _without_client_fields(text: str) -> str:
+    """Return a case without fields of messages that clients add: thinking, and empty ones such as `refusal`."""
+    case = json.loads(text)
+    for place in ("attempt", "retry"):
+        attempt = case.get(place)
+        messages = attempt.get("messages") if isinstance(attempt, dict) else None
+        if isinstance(messages, list):
+            attempt["messages"] = [_own_fields(message) for message in messages]
+    return json.dumps(case)
+
+
+def _own_fields(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    own = ChatMessage.model_fields
+    return {name: value for name, value in message.items() if name in own or (value and name not in THINKING)}
 
 
 def fault_of(error: ValidationError) -> str:

@@ -1,7 +1,8 @@
-"""Groups recorded attempts into cases: a task tried twice with advice between is rated, another failure waits.
+"""Attempts that other programs recorded, grouped into cases.
 
-Attempts at a task are in the order of their trial numbers, or of their start. Advice is new if the attempt before did
-not read it; an attempt that read new advice is the retry of the attempt before it.
+A task that was tried twice with advice between is rated, another failure waits for advice. Attempts at a task are in
+the order of their trial numbers, or of their start. Advice is new if the attempt before did not read it; an attempt
+that read new advice is the retry of the attempt before it.
 
 A case is numbered among equal attempts at its task only. Its number is part of what identifies it in the store, so it
 must not change when an earlier attempt is imported later.
@@ -10,13 +11,37 @@ must not change when an earlier attempt is imported later.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from retroformer.cases.case import Case, CaseAdvice
+from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
 from retroformer.errors import MissingInput
-from retroformer.traces.attempt import TracedAttempt
+from retroformer.records import KeyNumber, Record
 
 
-def cases_of(attempts: Iterable[TracedAttempt]) -> Iterator[Case]:
-    """Yield the cases, task by task in the order in which the tasks first appear.
+class TracedAttempt(Record):
+    """An attempt, its place among those at its task, and the advice that it read."""
+
+    task: CaseTask
+    attempt: CaseAttempt
+    trial: KeyNumber | None = None
+    """Number of the attempt among those at its task, if the program counts them; ranks before the time."""
+    started_ns: int = 0
+    """Start of the attempt in nanoseconds since 1970: attempts at a task are in this order."""
+    advice: tuple[str, ...] = ()
+    """All advice that the attempt read, oldest first; advice that an earlier attempt read may be among it."""
+    advice_model: str = ""
+    """Model that wrote the advice, if it is recorded."""
+    source: str
+    """Where the attempt was read, for errors, such as `Line 3 of traces.jsonl`."""
+
+
+class Skipped(Record):
+    """An entry that is no attempt to learn from, such as one without a score; it is counted."""
+
+    reason: str
+    """Plural noun phrase, such as `traces without a score`."""
+
+
+def cases_of(entries: Iterable[TracedAttempt | Skipped]) -> Iterator[Case | Skipped]:
+    """Yield the cases, task by task in the order in which the tasks first appear, and what was skipped.
 
     An attempt of score 1 without a retry teaches nothing and gives no case.
 
@@ -24,8 +49,11 @@ def cases_of(attempts: Iterable[TracedAttempt]) -> Iterator[Case]:
         MissingInput: two attempts at a task have one trial number, or only some have one.
     """
     tasks: dict[str, list[TracedAttempt]] = {}
-    for attempt in attempts:
-        tasks.setdefault(attempt.task.id, []).append(attempt)
+    for entry in entries:
+        if isinstance(entry, Skipped):
+            yield entry
+        else:
+            tasks.setdefault(entry.task.id, []).append(entry)
     for tried in tasks.values():
         yield from _cases(_in_order(tried))
 
@@ -35,24 +63,16 @@ def _cases(tried: Sequence[TracedAttempt]) -> Iterator[Case]:
     for place, attempt in enumerate(tried):
         content = attempt.attempt.model_dump_json()
         trial, equal[content] = equal[content], equal[content] + 1
-        after = tried[place + 1] if place + 1 < len(tried) else None
-        written = _new_advice(attempt.advice, after.advice) if after is not None else ()
         if attempt.attempt.score == 1:
             # There is nothing to advise on: whatever came next was not a retry of a failure.
             continue
-        if after is None or not written:
-            yield Case(task=attempt.task, trial=trial, attempt=attempt.attempt)
-            continue
-        advice = CaseAdvice(text="\n".join(written), model=after.advice_model)
-        rating = after.attempt.score - attempt.attempt.score
-        yield Case(
-            task=attempt.task,
-            trial=trial,
-            attempt=attempt.attempt,
-            advice=advice,
-            retry=after.attempt,
-            rating=rating,
-        )
+        after = tried[place + 1] if place + 1 < len(tried) else None
+        advice = "\n".join(_new_advice(attempt.advice, after.advice)) if after is not None else ""
+        case = Case(task=attempt.task, trial=trial, attempt=attempt.attempt)
+        if after is not None and advice:
+            advised = CaseAdvice(text=advice, model=after.advice_model)
+            case = case.model_copy(update={"advice": advised, "retry": after.attempt})
+        yield case.model_copy(update={"rating": case.gain})
 
 
 def _in_order(tried: list[TracedAttempt]) -> list[TracedAttempt]:

@@ -1,1 +1,0 @@
-"""Recorded Reflexion runs on HotPotQA."""

@@ -1,1 +1,0 @@
-"""Attempts that other programs recorded: formats that read them, and their grouping into cases."""
