@@ -63,7 +63,9 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     form = _form(value)
     answered = not (form.output is None and form.steps is None and form.messages is None)
     # A report of an error or a line of a log is not an empty answer, which would be rated as a failure.
-    if not answered and (_others(value) or (form.score is None and score is not None)):
+    if not answered and (
+        any(key not in _Form.model_fields for key in value) or (form.score is None and score is not None)
+    ):
         raise ValueError(f"there is no answer to rate: return a text, steps, messages or an output{_hint(value)}")
     messages = None if form.messages is None else kept_messages(form.messages)
     steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(messages or ())))
@@ -138,11 +140,6 @@ def checked_score(score: Any) -> float:
     if not -_ROUNDING <= number <= 1 + _ROUNDING:
         raise ValueError(f"score is {repr(score)[:80]}: it must be a number from 0 to 1")
     return min(1.0, max(0.0, number))
-
-
-def _others(value: Mapping[Any, Any]) -> bool:
-    """Return True if an object has keys that no form of an attempt has."""
-    return any(key not in _Form.model_fields for key in value)
 
 
 def _hint(value: Mapping[Any, Any]) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from retroformer.cases.case import Case
+from retroformer.cases.case import CASE_BYTES, Case, parse_case
 from retroformer.cases.parquet import read_parquet, write_parquet
-from retroformer.cases.parsing import CASE_BYTES, parse_case
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import GIB, text_lines
 from retroformer.files.durable import replacing
@@ -33,7 +32,7 @@ def read_cases(path: str | Path, file_format: Format | None = None) -> Iterator[
     if not path.exists():
         raise MissingInput(f"There is no file {path}: name a file of cases.")
     plain = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    return read_parquet(path) if (file_format or format_of(plain)) == "parquet" else _read_lines(path)
+    return read_parquet(path) if (file_format or _format_of(plain)) == "parquet" else _read_lines(path)
 
 
 def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | None = None) -> int:
@@ -51,13 +50,13 @@ def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | N
         ConfigError: the name has another ending.
     """
     path = Path(path)
-    write = write_parquet if (file_format or format_of(path)) == "parquet" else _write_lines
+    write = write_parquet if (file_format or _format_of(path)) == "parquet" else _write_lines
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:
         return write(unfinished, cases)
 
 
-def format_of(path: Path) -> Format:
+def _format_of(path: Path) -> Format:
     """Return the format that the ending of a name says. Raises ConfigError."""
     if path.suffix == ".parquet":
         return "parquet"

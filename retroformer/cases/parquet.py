@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import BaseModel, JsonValue
 
-from retroformer.cases.case import Case, CaseTask
-from retroformer.cases.parsing import CASE_BYTES, parse_case
+from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case
 from retroformer.conversation import ChatMessage, ContentPart
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import GIB, open_regular, size
@@ -67,7 +66,7 @@ def write_parquet(path: Path, cases: Iterable[Case]) -> int:
     import pyarrow
     import pyarrow.parquet
 
-    schema, count, waiting = case_schema(), 0, iter(cases)
+    schema, count, waiting = _schema(), 0, iter(cases)
     with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while rows := [_row(case) for case in islice(waiting, _ROWS_AT_ONCE)]:
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
@@ -75,7 +74,7 @@ def write_parquet(path: Path, cases: Iterable[Case]) -> int:
     return count
 
 
-def case_schema() -> "pyarrow.Schema":
+def _schema() -> "pyarrow.Schema":
     """Return the Arrow schema of a file of cases, which follows from the fields of `Case`."""
     import pyarrow
 

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from retroformer.arm_names import UNADVISED, is_rated
 from retroformer.attempt_result import checked_score
-from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt, CaseTask, Origin
-from retroformer.cases.parsing import fault_of
+from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt, CaseTask, Origin, fault_of
 from retroformer.errors import ConfigError
 from retroformer.messages import steps_of
 from retroformer.records import Key, Reflection, Trajectory, task_of_story

@@ -10,10 +10,14 @@ must not change when an earlier attempt is imported later.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
 from retroformer.errors import MissingInput
 from retroformer.records import KeyNumber, Record
+
+_ADVICE = ("retroformer.advice", "advice")
+"""Names of advice in the data that other programs record with an attempt."""
 
 
 class TracedAttempt(Record):
@@ -105,3 +109,16 @@ def _new_advice(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         # One text may hold all advice so far, a line each, as `Reflector.improve` passes it.
         written = [written[0].removeprefix(before[0].strip() + "\n").strip()]
     return tuple(text for text in written if text)
+
+
+def advice_in(values: Any, place: str) -> tuple[str, ...]:
+    """Return the advice that an attempt's own data hold, () without any. Raises MissingInput if it is no text."""
+    for name in _ADVICE if isinstance(values, dict) else ():
+        advice = values.get(name)
+        texts = [advice] if isinstance(advice, str) else advice
+        if texts is None:
+            continue
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise MissingInput(f"{place}[{name!r}] is {repr(advice)[:80]}: it must be a text or a list of texts.")
+        return tuple(texts)
+    return ()

@@ -22,8 +22,7 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 from pydantic import ValidationError
 
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.recorded_advice import advice_in
-from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
+from retroformer.cases.traced import Skipped, TracedAttempt, advice_in, cases_of
 from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular

@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.recorded_advice import advice_in
-from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
+from retroformer.cases.traced import Skipped, TracedAttempt, advice_in, cases_of
 from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text

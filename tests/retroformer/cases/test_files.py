@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 import retroformer as rf
-from retroformer.cases.parquet import case_schema
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.text import REPLACEMENT
 
@@ -117,7 +116,3 @@ def test_a_wrong_name_gets_one_sentence(tmp_path: Path) -> None:
         rf.read_cases(tmp_path / "cases.csv")
     with pytest.raises(ConfigError, match=r"end it with \.jsonl or \.parquet"):
         rf.write_cases(tmp_path / "cases.csv", [])
-
-
-def test_every_field_of_a_case_has_a_column() -> None:
-    assert case_schema().names == list(rf.Case.model_fields)

@@ -104,31 +104,27 @@ def refused(experiment: Experiment, path: Path, kind: type[Exception] = DamagedF
     return str(error.value)
 
 
-@pytest.mark.parametrize(("path", "value", "sentence"), [*WRONG, *OF_JSON])
-def test_a_wrong_field_of_a_line_is_named(
-    experiment: Experiment, tmp_path: Path, path: str, value: Any, sentence: str
+# A column of messages holds either text or parts.
+OF_COLUMNS = [wrong for wrong in WRONG if wrong[0] != "attempt.messages.1.content"]
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "value", "sentence"),
+    [("Line 2", *wrong) for wrong in (*WRONG, *OF_JSON)] + [("Row 1", *wrong) for wrong in OF_COLUMNS],
+)
+def test_a_wrong_field_is_named(
+    experiment: Experiment, tmp_path: Path, place: str, path: str, value: Any, sentence: str
 ) -> None:
-    file = tmp_path / "cases.jsonl"
-    file.write_text("\n".join(json.dumps(row) for row in (GOOD, spoilt(path, value), GOOD)))
+    text = json.dumps(spoilt(path, value))
+    if place == "Line 2":
+        file = tmp_path / "cases.jsonl"
+        file.write_text("\n".join((json.dumps(GOOD), text, json.dumps(GOOD))))
+    else:
+        file = tmp_path / "cases.parquet"
+        row = json.loads(text.replace('[{"type": "text", "text": "Refund it."}]', '"Refund it."'))
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), file)
     said = refused(experiment, file)
-    assert said.startswith(f"Line 2 of {file}")
-    assert sentence in said
-
-
-OF_TYPED_COLUMNS = [wrong for wrong in WRONG if wrong[0] != "attempt.messages.1.content"]
-
-
-@pytest.mark.parametrize(("path", "value", "sentence"), OF_TYPED_COLUMNS)
-def test_a_wrong_field_of_a_row_is_named(
-    experiment: Experiment, tmp_path: Path, path: str, value: Any, sentence: str
-) -> None:
-    file = tmp_path / "cases.parquet"
-    # A column of messages holds either text or parts.
-    text = json.dumps(spoilt(path, value)).replace('[{"type": "text", "text": "Refund it."}]', '"Refund it."')
-    row = json.loads(text)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), file)
-    said = refused(experiment, file)
-    assert said.startswith(f"Row 1 of {file}")
+    assert said.startswith(f"{place} of {file}")
     assert sentence in said
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.cases.case import Case
-from retroformer.cases.parsing import parse_case
+from retroformer.cases.case import Case, parse_case
 from retroformer.cases.stored import stored_cases
 from retroformer.cases.storing import StoredCases, store_cases
 from retroformer.environments.agent import AgentSection
