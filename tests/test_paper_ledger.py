@@ -119,7 +119,7 @@ def test_every_departure_exists() -> None:
 
 def test_every_section_is_written_by_the_report_or_exists() -> None:
     can_be_written = headings_in_code()
-    summary = (ROOT / "collect" / "summary.py").read_text()
+    summary = (ROOT / "collect" / "rate.py").read_text()
     assert "Solved by trial" in can_be_written
     for row in read_ledger().rows:
         if row.file:
