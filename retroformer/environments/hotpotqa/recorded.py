@@ -27,7 +27,7 @@ from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.data import question_id, question_key
 from retroformer.environments.hotpotqa.environment import parse
 from retroformer.environments.hotpotqa.metrics import RETURNS
-from retroformer.environments.hotpotqa.reflexion_log import Attempt, attempts, why_unusable
+from retroformer.environments.hotpotqa.reflexion_log import LoggedAttempt, attempts, why_unusable
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, size
 from retroformer.records import Ending, Key, Outcome, Step
@@ -50,7 +50,7 @@ _MOST_BYTES = GIB
 _MOST_LOGS = 10_000
 """Maximum number of logs in a folder; more suggests a folder such as `/`, named by mistake."""
 
-Run = dict[tuple[str, int], Attempt]
+Run = dict[tuple[str, int], LoggedAttempt]
 """Attempts of one run by question and trial."""
 
 
@@ -84,14 +84,14 @@ def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped
     yield from [Skipped(reason=f"reflections: {_RESULT_FILES}")] * _reflections_without_trajectories(logs)
     for number, run in enumerate(runs, start=1):
         reader = _RunReader(f"{RECORDED} {number}" if number > 1 else RECORDED, ids, rated_by)
-        questions = defaultdict[str, list[Attempt]](list)
+        questions = defaultdict[str, list[LoggedAttempt]](list)
         for record in sorted(run.values(), key=lambda record: record.trial):
             questions[record.question].append(record)
         for records in questions.values():
             yield from reader.cases(records)
 
 
-def _join(runs: list[Run], records: list[Attempt]) -> int:
+def _join(runs: list[Run], records: list[LoggedAttempt]) -> int:
     """Add a log to the first run that it does not contradict, or to a new one; return the number of duplicates."""
     log: Run = {(record.question, record.trial): record for record in records}
     for run in runs:
@@ -109,9 +109,9 @@ class _RunReader:
     def __init__(self, arm: str, ids: Mapping[str, str], rated_by: str) -> None:
         self._arm, self._ids, self._rated_by = arm, ids, rated_by
 
-    def cases(self, logged: list[Attempt]) -> Iterator[Case | Skipped]:
+    def cases(self, logged: list[LoggedAttempt]) -> Iterator[Case | Skipped]:
         """Yield the cases of one question; after a success the logs only print it again."""
-        played, solved = dict[int, Attempt](), False
+        played, solved = dict[int, LoggedAttempt](), False
         for record in logged:
             if solved:
                 yield Skipped(reason="records of questions that were solved before")
@@ -136,7 +136,7 @@ class _RunReader:
                 yield case
 
     def _case(
-        self, trial: int, record: Attempt, advice: CaseAdvice | None = None, retry: Attempt | None = None
+        self, trial: int, record: LoggedAttempt, advice: CaseAdvice | None = None, retry: LoggedAttempt | None = None
     ) -> Case:
         task_id = self._ids.get(question_key(record.question), question_id(record.question))
         key = Key(arm=self._arm, task_id=task_id, trial=trial)
@@ -150,7 +150,7 @@ class _RunReader:
             origin=Origin(environment="hotpotqa", attempt=key, retry=after, rated_by=self._rated_by),
         )
 
-    def _attempt(self, logged: Attempt) -> CaseAttempt:
+    def _attempt(self, logged: LoggedAttempt) -> CaseAttempt:
         *earlier, last = map(_without_thinking, logged.steps)
         action = parse(last.action)
         finished = action.verb == "finish"
@@ -166,7 +166,7 @@ class _RunReader:
         )
 
 
-def _new_reflections(failed: Attempt, retried: Attempt | None) -> str | Skipped:
+def _new_reflections(failed: LoggedAttempt, retried: LoggedAttempt | None) -> str | Skipped:
     """Return the advice that the next trial carries and the failed one did not."""
     if retried is None:
         return Skipped(reason="failures without a next trial in the log")
@@ -180,7 +180,7 @@ def _without_thinking(step: Step) -> Step:
     return step.model_copy(update={"thought": without_thinking(step.thought), "action": without_thinking(step.action)})
 
 
-class _Log(NamedTuple):
+class _ReflexionLog(NamedTuple):
     """File of a recorded run: text, or the JSON results of ALFWorld and WebShop."""
 
     path: str
@@ -191,7 +191,7 @@ class _Log(NamedTuple):
         return self.path.endswith(".json")
 
 
-def _read_logs(path: Path) -> list[_Log]:
+def _read_logs(path: Path) -> list[_ReflexionLog]:
     """Return all logs at `path`, ordered by path.
 
     Raises:
@@ -208,7 +208,7 @@ def _read_logs(path: Path) -> list[_Log]:
     return logs
 
 
-def _limited(path: Path, logs: Iterable[_Log]) -> Iterator[_Log]:
+def _limited(path: Path, logs: Iterable[_ReflexionLog]) -> Iterator[_ReflexionLog]:
     """Yield these logs. Raises MissingInput if there are too many, or too much text, to hold in memory."""
     total = 0
     for number, log in enumerate(logs, start=1):
@@ -219,26 +219,26 @@ def _limited(path: Path, logs: Iterable[_Log]) -> Iterator[_Log]:
         yield log
 
 
-def _logs_in(path: Path) -> Iterator[_Log]:
+def _logs_in(path: Path) -> Iterator[_ReflexionLog]:
     if path.is_dir():
         for file in path.rglob("*"):
             if file.suffix in _SUFFIXES and not file.is_dir():
-                yield _Log(str(file.relative_to(path)), read_text(file, _LOG_BYTES))
+                yield _ReflexionLog(str(file.relative_to(path)), read_text(file, _LOG_BYTES))
     elif path.suffix in _SUFFIXES:
-        yield _Log(path.name, read_text(path, _LOG_BYTES))
+        yield _ReflexionLog(path.name, read_text(path, _LOG_BYTES))
     else:
         wanted = 'a line is {"path": TEXT, "text": TEXT}'
         yield from json_rows(path, _log, wanted, line_bytes=_LOG_BYTES, most_bytes=_MOST_BYTES)
 
 
-def _log(row: Any) -> _Log:
-    log = _Log(row["path"], row["text"])
+def _log(row: Any) -> _ReflexionLog:
+    log = _ReflexionLog(row["path"], row["text"])
     if not isinstance(log.path, str) or not isinstance(log.text, str):
         raise TypeError("path and text are texts")
     return log
 
 
-def _reflections_without_trajectories(logs: Iterable[_Log]) -> int:
+def _reflections_without_trajectories(logs: Iterable[_ReflexionLog]) -> int:
     """Count the reflections in the result files: each `memory` grows by one per failure and is repeated by later files.
 
     A result file is a JSON list of {"name": str, "memory": [str, ...], "is_success": bool}, one entry per task.
@@ -251,7 +251,7 @@ def _reflections_without_trajectories(logs: Iterable[_Log]) -> int:
     return sum(longest.values())
 
 
-def _entries(log: _Log) -> list[dict[str, Any]]:
+def _entries(log: _ReflexionLog) -> list[dict[str, Any]]:
     """Return the tasks of a result file; none if the file is another kind of JSON."""
     try:
         entries = parse_json(log.text, log.path)

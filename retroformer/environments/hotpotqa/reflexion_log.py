@@ -41,7 +41,7 @@ _MOST_TRIALS = 9_999
 """Maximum trial number. Reflexion's longest run has 15; a larger number means damage."""
 
 
-class Attempt(NamedTuple):
+class LoggedAttempt(NamedTuple):
     """Record of a log."""
 
     trial: int
@@ -63,7 +63,7 @@ def why_unusable(text: str) -> str | None:
     return None if _REFLECTIONS in text else "retries without reflections"
 
 
-def attempts(text: str, source: str = "the log") -> list[Attempt]:
+def attempts(text: str, source: str = "the log") -> list[LoggedAttempt]:
     """Return all records of a log, in order; a truncated one without a gold answer is omitted.
 
     Args:
@@ -90,13 +90,13 @@ def attempts(text: str, source: str = "the log") -> list[Attempt]:
     ]
 
 
-def _attempt(trial: int, record: str, gold: str) -> Attempt:
+def _attempt(trial: int, record: str, gold: str) -> LoggedAttempt:
     first_step = _FIRST_STEP.search(record)
     head = record[: first_step.start()] if first_step else record
     question = " ".join(head.partition(_EARLIER_FAILURES)[0].split())
     bullets = _BULLET.split(head.partition(_REFLECTIONS)[2])[1:]
     reflections = tuple(text.strip() for text in bullets)
-    return Attempt(trial, question, gold, reflections, _steps(record[len(head) :]))
+    return LoggedAttempt(trial, question, gold, reflections, _steps(record[len(head) :]))
 
 
 def _steps(text: str) -> tuple[Step, ...]:
