@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from retroformer.immutable import IF_ANY, IF_GIVEN, Record
+from retroformer.immutable import OMIT_EMPTY, OMIT_NONE, Record
 
 THINKING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
 """Fields of other programs' messages that hold a model's thinking."""
@@ -23,7 +23,7 @@ class FunctionCall(Record):
 class ToolCall(Record):
     """Call of a tool in an assistant's message."""
 
-    id: Annotated[str | None, IF_GIVEN] = None
+    id: Annotated[str | None, OMIT_NONE] = None
     type: str = "function"
     function: FunctionCall
 
@@ -32,8 +32,8 @@ class ContentPart(Record):
     """Part of a message's content; a part that is not text keeps its own fields, as JSON."""
 
     type: str
-    text: Annotated[str | None, IF_GIVEN] = None
-    data: Annotated[dict[str, JsonValue], IF_ANY] = Field(default_factory=dict)
+    text: Annotated[str | None, OMIT_NONE] = None
+    data: Annotated[dict[str, JsonValue], OMIT_EMPTY] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -56,9 +56,9 @@ class ChatMessage(Record):
 
     role: Annotated[str, AfterValidator(_known_role)]
     content: str | tuple[ContentPart, ...] | None = None
-    tool_calls: Annotated[tuple[ToolCall, ...], IF_ANY] = ()
-    tool_call_id: Annotated[str | None, IF_GIVEN] = None
-    name: Annotated[str | None, IF_GIVEN] = None
+    tool_calls: Annotated[tuple[ToolCall, ...], OMIT_EMPTY] = ()
+    tool_call_id: Annotated[str | None, OMIT_NONE] = None
+    name: Annotated[str | None, OMIT_NONE] = None
 
 
 def content_text(content: str | Sequence[ContentPart] | None) -> str:

@@ -6,7 +6,7 @@ from retroformer.records import Key, Lesson, Memory, Trajectory
 from retroformer.store import StoredReflection
 
 
-def lessons_before(
+def ancestors(
     key: Key, attempts: Mapping[Key, Trajectory], advice: Mapping[Key, StoredReflection]
 ) -> tuple[Lesson, ...]:
     """Return the attempts that led to the one under `key`, each with the advice about it, oldest first.
@@ -17,7 +17,7 @@ def lessons_before(
     if stored is None or (before := key_before(stored)) not in attempts:
         return ()
     return (
-        *lessons_before(before, attempts, advice),
+        *ancestors(before, attempts, advice),
         Lesson(attempt=attempts[before], advice=stored.reflection.text),
     )
 

@@ -2,9 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-IF_GIVEN = Field(exclude_if=lambda value: value is None)
+OMIT_NONE = Field(exclude_if=lambda value: value is None)
 """Mark of an optional field that JSON shows only if it has a value, so that records of earlier versions are equal."""
-IF_ANY = Field(exclude_if=lambda value: not value)
+OMIT_EMPTY = Field(exclude_if=lambda value: not value)
 """Mark of a field that JSON shows only if it is not empty, zero or false."""
 
 

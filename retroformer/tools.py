@@ -17,7 +17,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _CALL = re.compile(r"\s*([\w.:/-]+)\((.*)\)\s*\Z", re.DOTALL)
 
 
-class ToolCall(NamedTuple):
+class ToolAction(NamedTuple):
     """Call of a tool with its arguments."""
 
     name: str
@@ -43,7 +43,7 @@ def read_arguments(name: str, text: object) -> dict[str, Any]:
     return arguments
 
 
-def action_of(call: ToolCall, tools: Iterable[Tool]) -> str:
+def action_of(call: ToolAction, tools: Iterable[Tool]) -> str:
     """Return the action of a call. Raises ToolFault if there is no such tool, or its form lacks an argument."""
     by_name = {tool.name: tool for tool in tools}
     if call.name not in by_name:
@@ -56,16 +56,16 @@ def action_of(call: ToolCall, tools: Iterable[Tool]) -> str:
     return storable(f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})")
 
 
-def call_of(action: str, tools: Iterable[Tool]) -> ToolCall | None:
+def call_of(action: str, tools: Iterable[Tool]) -> ToolAction | None:
     """Return the call that an action stands for; None if it is no call of one of these tools."""
     for tool in tools:
         if tool.form and (found := _form(tool.form).fullmatch(action)):
-            return ToolCall(tool.name, dict(found.groupdict()))
+            return ToolAction(tool.name, dict(found.groupdict()))
     call = _CALL.match(action)
     if call is None or call[1] not in {tool.name for tool in tools if not tool.form}:
         return None
     try:
-        return ToolCall(call[1], read_arguments(call[1], call[2]))
+        return ToolAction(call[1], read_arguments(call[1], call[2]))
     except ToolFault:
         return None
 

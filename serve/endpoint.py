@@ -27,7 +27,7 @@ LISTING_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where a server listens, and the key that it requires, if any."""
 
     host: str
@@ -79,13 +79,13 @@ def run(
         front = list[Service]()
         if fastchat:
             # FastChat's servers take no sockets, so their ports are free only a moment before they start.
-            address = Address(config.host, _free_port(config.host, config.port), key)
-            controller = Address(LOOPBACK, _free_port(LOOPBACK, 0))
+            address = ListenAddress(config.host, _free_port(config.host, config.port), key)
+            controller = ListenAddress(LOOPBACK, _free_port(LOOPBACK, 0))
             serving = serving.model_copy(update={"controller": controller.url, "loopback": True})
             front = _fastchat(config, serving, controller, address, logs)
         host, port = (LOOPBACK, 0) if fastchat else (config.host, config.port)
         listening = sockets.enter_context(listen(host, port))
-        worker = Address(host, listening.getsockname()[1], key)
+        worker = ListenAddress(host, listening.getsockname()[1], key)
         answering = Service(
             "worker",
             [f"{__package__}.worker", f"--socket={listening.fileno()}"],
@@ -127,10 +127,12 @@ def _serving(experiment: Experiment, config_path: Path, *, own: bool) -> Serving
     )
 
 
-def _fastchat(config: Serve, serving: Serving, controller: Address, address: Address, logs: Path) -> list[Service]:
+def _fastchat(
+    config: Serve, serving: Serving, controller: ListenAddress, address: ListenAddress, logs: Path
+) -> list[Service]:
     """Return FastChat's controller and its API server at `address`."""
 
-    def service(name: str, module: str, at: Address, log: str, *arguments: str, secret: str = "[]") -> Service:
+    def service(name: str, module: str, at: ListenAddress, log: str, *arguments: str, secret: str = "[]") -> Service:
         where = [f"fastchat.serve.{module}", f"--host={at.host}", f"--port={at.port}", *arguments]
         command = [f"{__package__}.fastchat_on_pydantic2", *where]
         # Any status will do: an error may be about the worker.
@@ -224,7 +226,7 @@ def _api_keys(variable: str | None) -> tuple[str, ...]:
     return keys
 
 
-def _models(address: Address, stop: threading.Event) -> list[str]:
+def _models(address: ListenAddress, stop: threading.Event) -> list[str]:
     """Return the model names that the endpoint lists; FastChat lists none until the worker has registered."""
     for _ in range(int(LISTING_SECONDS / POLL_SECONDS)):
         status, body = address.get("/v1/models")

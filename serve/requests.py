@@ -170,7 +170,7 @@ def _text_of(content: Any) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
-class ChatMessage(_Strict):
+class RequestMessage(_Strict):
     """A message of a chat."""
 
     without_effect = {"tool_calls": ([],), "annotations": ([],), "refusal": ("",)}
@@ -179,7 +179,7 @@ class ChatMessage(_Strict):
     content: Annotated[str, BeforeValidator(_text_of)]
 
 
-def _one_system_message(messages: list[ChatMessage]) -> list[ChatMessage]:
+def _one_system_message(messages: list[RequestMessage]) -> list[RequestMessage]:
     # FastChat keeps only the last system message, and puts it first.
     if any(message.role == "system" for message in messages[1:]):
         raise ValueError("only the first message may be a system message")
@@ -204,7 +204,7 @@ Stop: TypeAlias = Annotated[str, StringConstraints(max_length=STOP_CHARACTERS)]
 class Chat(NamedTuple):
     """A prompt as a chat."""
 
-    messages: Sequence[ChatMessage]
+    messages: Sequence[RequestMessage]
 
 
 Prompt: TypeAlias = str | list[int] | Chat
@@ -270,7 +270,7 @@ class ChatRequest(GenerationRequest):
     without_effect = {**WITHOUT_EFFECT, "echo": (False,), "logprobs": (False,)}
 
     messages: Annotated[
-        list[ChatMessage], Field(min_length=1, max_length=MESSAGES), AfterValidator(_one_system_message)
+        list[RequestMessage], Field(min_length=1, max_length=MESSAGES), AfterValidator(_one_system_message)
     ]
     max_completion_tokens: Count | None = None
     logprobs: Literal[True] | None = None

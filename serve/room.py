@@ -18,7 +18,7 @@ _NF4_BYTES = 0.52
 """Bytes of a number in 4 bits, with its share of the constants."""
 
 
-def require_room(folder: Path, dtype: Dtype, quantization: Quantization = "none") -> None:
+def require_memory(folder: Path, dtype: Dtype, quantization: Quantization = "none") -> None:
     """Raise ConfigError if the weights of the base model in `folder` do not fit into the memory of a CPU."""
     available = available_memory()
     if torch.cuda.is_available() or available is None:

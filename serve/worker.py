@@ -24,7 +24,7 @@ from .engine.engine import Engine
 from .engine.model import Model
 from .guards import BoundedConnection, Guards, allow_many_files
 from .models import PromotedReflector, ServedModels, reward_names, served_targets
-from .room import require_room
+from .room import require_memory
 from .served_names import Serving
 from .supervisor import read_first_line
 
@@ -39,7 +39,7 @@ def load(serving: Serving, begin: Callable[[Answers], None]) -> Answers:
     base = base_model_folder(serving.base)
     targets = served_targets(base, names, settings)
     dtype = serving_dtype(serving.dtype, base, torch)
-    require_room(base, dtype, names.quantization)
+    require_memory(base, dtype, names.quantization)
     adapters = {targets[name].adapter: folder for name, folder in names.adapters.items()}
     rewards = {name: folder for folder, name in reward_names(names).items()}
     model = Model(base, adapters, dtype, rewards, settings, names.quantization)

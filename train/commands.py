@@ -18,7 +18,7 @@ from . import preemption, processes
 from .adapter import Adapter, require_adapter
 from .base import load_tokenizer
 from .data import inputs
-from .data.samples import Advice, Prompt, samples
+from .data.samples import AdviceText, Prompt, samples
 from .preflight import check_config
 from .stage import Stage, finished, make_stage
 
@@ -199,14 +199,14 @@ def _test(metrics: StageMetrics) -> str:
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
-def _imitate(stage: Stage, texts: Sequence[Advice], adapters: Mapping[str, Adapter]) -> None:
+def _imitate(stage: Stage, texts: Sequence[AdviceText], adapters: Mapping[str, Adapter]) -> None:
     from .imitation import imitate
 
     data = samples(load_tokenizer(stage.experiment.train), texts)
     imitate(stage, data, adapters, {"samples_with_duplicates": len(texts)})
 
 
-def _plain(texts: Iterable[Advice]) -> Iterator[Any]:
+def _plain(texts: Iterable[AdviceText]) -> Iterator[Any]:
     """Yield advice in JSON's types."""
     return ([_turns(prompt), text, is_cut] for prompt, text, is_cut in texts)
 

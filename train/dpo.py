@@ -19,7 +19,7 @@ from retroformer.records import PreferencePair
 from . import processes
 from .adapter import Adapter
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import Reader, log_probs
+from .group_trainer import GroupReader, log_probs
 from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
@@ -94,13 +94,13 @@ def policy_and_reference(base: Any, sft: Path, stage: Stage) -> Any:
     return model
 
 
-def response_sums(reader: Reader, group: Group) -> Tensor:
+def response_sums(reader: GroupReader, group: Group) -> Tensor:
     """Return the log-probability of each response under the model's active adapter, on the CPU, (R,)."""
     return pack([group]).sums(*reader.measured([group]))
 
 
 @torch.no_grad()
-def measure(reader: Reader, groups: Sequence[Group], name: str) -> dict[str, float]:
+def measure(reader: GroupReader, groups: Sequence[Group], name: str) -> dict[str, float]:
     """Return accuracy, loss and margin of the implicit rewards, and the KL from the SFT policy; {} without pairs.
 
     The KL is exact at each token, but measured along the recorded responses, not along samples of the policy.
@@ -129,7 +129,7 @@ def measure(reader: Reader, groups: Sequence[Group], name: str) -> dict[str, flo
     }
 
 
-def _distributions(reader: Reader, packed: Packed, adapter: str) -> Tensor:
+def _distributions(reader: GroupReader, packed: Packed, adapter: str) -> Tensor:
     """Return the log-probabilities of the whole vocabulary at the tokens of all responses, (N, V)."""
     head = reader.model.get_base_model().get_output_embeddings().weight.float()
     with switched_to(reader.model, adapter):

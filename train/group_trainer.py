@@ -33,7 +33,7 @@ class Objective(Protocol):
         ...
 
 
-class Reader(NamedTuple):
+class GroupReader(NamedTuple):
     """Reads groups as the trainer of a model does, and computes the values of its stage."""
 
     model: Any
@@ -76,7 +76,7 @@ class GroupTrainer(ParallelTrainer):
         quick: bool = True,
     ) -> None:
         self._groups, self._most_tokens, self._quick = groups, stage.experiment.train.micro_batch_tokens, quick
-        self.reader = Reader(model, objective)
+        self.reader = GroupReader(model, objective)
         self._batches = batches_of(stage, groups)
         checkpointing = stage.experiment.train.gradient_checkpointing
         save_memory(model.get_base_model(), model, gradient_checkpointing=checkpointing)

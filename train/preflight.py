@@ -20,7 +20,7 @@ from . import processes
 from .adapter import Adapter
 from .base import require_same_shape
 from .data.samples import require_length
-from .plan.estimate import require_room
+from .plan.estimate import require_memory
 from .plan.shape import read_config, skeleton
 from .reward_audit import require_better_than_chance
 from .shared_prompt.agreement import require_plain_logits
@@ -125,7 +125,7 @@ def preflight(
     if REWARD in adapters:
         require_better_than_chance(adapters[REWARD], train.weak_reward_model)
     require_length(lengths, train.max_length, samples)
-    require_room(stage, longest_row)
+    require_memory(stage, longest_row)
     config = read_config(train.base_model)
     if stage.name == "dpo":
         # Whichever trainer is used, its measurements compute logits.

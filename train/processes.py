@@ -44,14 +44,14 @@ RANK0_ERROR_GRACE_SECONDS = 60.0
 """Time for the main process to print its error, and for the launcher to end all others, before another prints it."""
 
 
-class Place(NamedTuple):
+class Rank(NamedTuple):
     """The rank of this process among all; rank 0 is the main process."""
 
     rank: int
     size: int
 
 
-_place: Place | None = None
+_place: Rank | None = None
 """None without a launcher."""
 
 
@@ -85,7 +85,7 @@ def process_group() -> Iterator[None]:
     import torch.distributed
 
     rank, number, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    _place = Place(rank, number)
+    _place = Rank(rank, number)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         _require_whole_models()
@@ -192,7 +192,7 @@ def require_same(fact: object, what: str) -> None:
         )
 
 
-def _gathered(place: Place, value: Item) -> list[Item]:
+def _gathered(place: Rank, value: Item) -> list[Item]:
     """Return the values of all processes, in the order of their ranks."""
     import torch
 

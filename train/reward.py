@@ -23,8 +23,8 @@ from retroformer.records import PreferencePair, RatedReflection
 
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
-from .data.samples import Advice, Sample, samples
-from .group_trainer import Reader
+from .data.samples import AdviceText, Sample, samples
+from .group_trainer import GroupReader
 from .losses import CENTRING, preference_loss
 from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
@@ -108,14 +108,14 @@ def measure(chosen: Sequence[float], rejected: Sequence[float], name: str) -> di
     }
 
 
-def audit(reader: Reader, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
+def audit(reader: GroupReader, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
     """Return Pearson's correlation of the scores of reflections with their ratings, and with their lengths.
 
     Unlike pairs, this includes ties and compares across trajectories, so it is the harder measure.
     """
-    by_text: dict[Advice, list[float]] = {}
+    by_text: dict[AdviceText, list[float]] = {}
     for row in rated:
-        advice = Advice(row.reflection.prompt, row.reflection.text, row.reflection.is_cut)
+        advice = AdviceText(row.reflection.prompt, row.reflection.text, row.reflection.is_cut)
         by_text.setdefault(advice, []).append(row.rating)
     ratings = {text: fmean(values) for text, values in by_text.items()}
     texts = list(samples(tokenizer, ratings))
@@ -129,7 +129,7 @@ def audit(reader: Reader, tokenizer: Any, rated: Sequence[RatedReflection]) -> d
     return metrics
 
 
-def scores_of(reader: Reader, texts: Sequence[Sample]) -> list[float]:
+def scores_of(reader: GroupReader, texts: Sequence[Sample]) -> list[float]:
     """Score texts, those on one prompt in one row."""
     of_prompt: dict[tuple[int, ...], list[Sample]] = {}
     for sample in texts:
@@ -142,7 +142,7 @@ def scores_of(reader: Reader, texts: Sequence[Sample]) -> list[float]:
     return [scores[tuple(sample.prompt_ids), tuple(sample.response_ids)] for sample in texts]
 
 
-def scores_of_pairs(reader: Reader, groups: Sequence[Group]) -> tuple[list[float], list[float]]:
+def scores_of_pairs(reader: GroupReader, groups: Sequence[Group]) -> tuple[list[float], list[float]]:
     """Score the better and the worse texts of all pairs of `groups`."""
     if not groups:
         return [], []

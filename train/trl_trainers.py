@@ -28,7 +28,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from .base import load_tokenizer, save_memory
 from .data.samples import IGNORED
-from .group_trainer import Objective, Reader, batches_of
+from .group_trainer import GroupReader, Objective, batches_of
 from .losses import BETA, CENTRING
 from .pair_split import weights_of_pairs
 from .shared_prompt.group import Group, Groups, micro_batches
@@ -96,7 +96,7 @@ class OnTokens(ParallelTrainer):
         return dataset
 
 
-class Sft(OnTokens, SFTTrainer):  # type: ignore[misc]
+class SftOnTokens(OnTokens, SFTTrainer):  # type: ignore[misc]
     """The mean cross-entropy of labelled tokens."""
 
 
@@ -110,7 +110,7 @@ class Preferences(OnTokens, DPOTrainer):  # type: ignore[misc]
 
 def sft_trainer(stage: Stage, learning_rate: float, model: Any, batches: int, parts: Parts) -> Any:
     """Return TRL's trainer of a language model on rows of `input_ids` and `labels`."""
-    return Sft(stage, model, batches, parts, SFTConfig(**_settings(stage, learning_rate), **_NO_BALANCING))
+    return SftOnTokens(stage, model, batches, parts, SFTConfig(**_settings(stage, learning_rate), **_NO_BALANCING))
 
 
 def trainer_on_groups(stage: Stage, model: Any, groups: Groups, objective: Objective) -> Any:
@@ -135,7 +135,7 @@ def trainer_on_groups(stage: Stage, model: Any, groups: Groups, objective: Objec
         trainer = RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
     else:
         trainer = sft_trainer(stage, rate, model, len(batches), texts)
-    trainer.reader = Reader(model, objective, packs=False)
+    trainer.reader = GroupReader(model, objective, packs=False)
     return trainer
 
 

@@ -29,7 +29,7 @@ from ..measure.betting import LEVEL, log_wealth
 logger = logging.getLogger(__name__)
 
 
-class Watch(NamedTuple):
+class LiveState(NamedTuple):
     """State of the live outcomes of an adapter."""
 
     evidence: Evidence
@@ -39,7 +39,7 @@ class Watch(NamedTuple):
     """True if the adapter is shown to be worse than no advice."""
 
 
-def watch(retries: Iterable[LiveRetry], sha256: str, since: datetime, level: float) -> Watch:
+def watch(retries: Iterable[LiveRetry], sha256: str, since: datetime, level: float) -> LiveState:
     """Test the retries after `since` that were advised by the adapter with this hash, or not advised."""
     counted = [row for row in retries if row.stored_at > since and (not row.advised or row.adapter_sha256 == sha256)]
     compared = list(_differences(counted))
@@ -58,7 +58,7 @@ def watch(retries: Iterable[LiveRetry], sha256: str, since: datetime, level: flo
         level=level,
         arms=(COLLECT, UNADVISED),
     )
-    return Watch(evidence, compared[pairs - 1][1] if len(crossings) else len(counted), bool(len(crossings)))
+    return LiveState(evidence, compared[pairs - 1][1] if len(crossings) else len(counted), bool(len(crossings)))
 
 
 def look(experiment: Experiment) -> str:

@@ -17,7 +17,7 @@ from retroformer.experiment.config import Experiment
 from retroformer.prompts import PromptPack, conversation_prompt, react_prompt, tool_prompt
 from retroformer.protocols import Actor, Move, OfferedActions, Scene
 from retroformer.records import Tool
-from retroformer.tools import ToolCall, ToolFault, action_of, read_arguments
+from retroformer.tools import ToolAction, ToolFault, action_of, read_arguments
 
 Choices = Callable[[Scene], Sequence[str]]
 """Function that lists the possible actions of a scene."""
@@ -197,7 +197,7 @@ def act_tool(pack: PromptPack, choices: tuple[str, ...]) -> Tool:
 
 def _move(call: RequestedCall, tools: tuple[Tool, ...]) -> Move:
     try:
-        return Move(action=action_of(ToolCall(call.name, read_arguments(call.name, call.arguments)), tools))
+        return Move(action=action_of(ToolAction(call.name, read_arguments(call.name, call.arguments)), tools))
     except ToolFault as fault:
         return Move(action=call.written, refusal=str(fault))
 

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 from retroformer.conversation import THINKING, ChatMessage, ContentPart, FunctionCall, ToolCall
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
-from retroformer.immutable import IF_ANY, IF_GIVEN
+from retroformer.immutable import OMIT_EMPTY, OMIT_NONE
 from retroformer.records import Ending, Key, Name, Outcome, Record, Reflection, Step, Usage
 from retroformer.store.marks import Mark
 
@@ -68,17 +68,17 @@ class CaseAttempt(Record):
 
     score: Annotated[float, Field(allow_inf_nan=False)]
     """From 0 to 1; in a case with an origin, any return of its environment."""
-    steps: Annotated[tuple[Step, ...] | None, IF_GIVEN] = None
-    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
-    output: Annotated[str | None, IF_GIVEN] = None
+    steps: Annotated[tuple[Step, ...] | None, OMIT_NONE] = None
+    messages: Annotated[tuple[ChatMessage, ...] | None, OMIT_NONE] = None
+    output: Annotated[str | None, OMIT_NONE] = None
     usage: Annotated[Usage, Field(exclude_if=lambda usage: usage == Usage())] = Usage()
-    memory: Annotated[tuple[str, ...], IF_ANY] = ()
+    memory: Annotated[tuple[str, ...], OMIT_EMPTY] = ()
     """Advice that the agent had read, oldest first, as the reflector is shown it."""
-    outcome: Annotated[Outcome | None, IF_GIVEN] = None
+    outcome: Annotated[Outcome | None, OMIT_NONE] = None
     """None: a score of 1 is a success."""
-    ending: Annotated[Ending | None, IF_GIVEN] = None
-    judged: Annotated[bool | None, IF_GIVEN] = None
-    opening: Annotated[str | None, IF_GIVEN] = None
+    ending: Annotated[Ending | None, OMIT_NONE] = None
+    judged: Annotated[bool | None, OMIT_NONE] = None
+    opening: Annotated[str | None, OMIT_NONE] = None
     """First observation, if it is not the input of the task."""
 
     @model_validator(mode="after")
@@ -102,9 +102,9 @@ class CaseAdvice(Record):
 
     text: str
     model: str = ""
-    is_cut: Annotated[bool, IF_ANY] = False
+    is_cut: Annotated[bool, OMIT_EMPTY] = False
     """True if the text was cut at the limit of tokens, so that it is not taught as complete."""
-    reflection: Annotated[Reflection | None, IF_GIVEN] = None
+    reflection: Annotated[Reflection | None, OMIT_NONE] = None
     """The advice as a run stores it, with the reflector's prompt; without it, an import renders the prompt."""
 
 
@@ -114,13 +114,13 @@ class Origin(Record):
     environment: Name
     attempt: Key
     """Key of the attempt. If the retry is in another arm, the attempt belongs to another case of the file."""
-    retry: Annotated[Key | None, IF_GIVEN] = None
+    retry: Annotated[Key | None, OMIT_NONE] = None
     """Key of the advice and of the retry."""
     rated_by: str = "score"
     """Name of the return that the scores are."""
-    conditions: Annotated[dict[str, JsonValue] | None, IF_GIVEN] = None
+    conditions: Annotated[dict[str, JsonValue] | None, OMIT_NONE] = None
     """None: those of an import of another program's records."""
-    marks: Annotated[tuple[Mark, ...], IF_ANY] = ()
+    marks: Annotated[tuple[Mark, ...], OMIT_EMPTY] = ()
     """What people said of the story that the case belongs to."""
 
     @property
@@ -149,11 +149,11 @@ class Case(Record):
     repeat: CaseNumber = 0
     """Number of the retry among those that read this advice."""
     attempt: CaseAttempt
-    advice: Annotated[CaseAdvice | None, IF_GIVEN] = None
-    retry: Annotated[CaseAttempt | None, IF_GIVEN] = None
-    rating: Annotated[float | None, IF_GIVEN] = None
+    advice: Annotated[CaseAdvice | None, OMIT_NONE] = None
+    retry: Annotated[CaseAttempt | None, OMIT_NONE] = None
+    rating: Annotated[float | None, OMIT_NONE] = None
     """Score of the retry minus that of the attempt. A file may leave it out, as it follows from them."""
-    origin: Annotated[Origin | None, IF_GIVEN] = None
+    origin: Annotated[Origin | None, OMIT_NONE] = None
 
     @property
     def gain(self) -> float | None:

@@ -8,7 +8,7 @@ from functools import partial
 from retroformer.agents.reflector import ModelReflector
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.coaching.background import Background
-from retroformer.coaching.story import Scribe
+from retroformer.coaching.story import ChainRecorder
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import RetroformerError
 from retroformer.experiment.config import Experiment
@@ -73,7 +73,7 @@ class Connection:
         self.background = Background()
         render = partial(reflection_prompt, pack, settings.prompt_characters)
         reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
-        self.scribe = Scribe(self.ledger, reflector, settings.memory)
+        self.scribe = ChainRecorder(self.ledger, reflector, settings.memory)
 
     @property
     def failed(self) -> bool:

@@ -31,7 +31,7 @@ from retroformer.attempt_result import AttemptResult, checked_score, read_result
 from retroformer.coaching.agent_call import AgentCall, TaskParameter, refuse_unfinished, refuse_unusable
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session, Watch, watching
-from retroformer.coaching.story import Gains, Story, gains_in
+from retroformer.coaching.story import Gains, OpenTask, gains_in
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.experiment.sections.base import Endpoint
 from retroformer.records import Key
@@ -175,7 +175,7 @@ class Reflector:
         rated = checked_score(score)
         if rated == 1:
             raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
-        story, result = Story.of(task), _with_score(attempt, rated)
+        story, result = OpenTask.of(task), _with_score(attempt, rated)
         with self._connected() as connection:
 
             async def work() -> Advice:
@@ -206,7 +206,7 @@ class Reflector:
                     raise MissingInput(
                         f"There is no story {run!r} in this store: give the `run` that `advise` returned."
                     )
-                story = Story(first.task, first.opening, trial=1)
+                story = OpenTask(first.task, first.opening, trial=1)
                 if await connection.scribe.keep(story, result) != story.attempt(result):
                     raise ValueError(f"the story {run!r} already has a different outcome, and a story has only one")
 
@@ -280,7 +280,7 @@ class Reflector:
             yield None, None
             return
         try:
-            story = Story.of(task, advised=_CHANCE.random() >= self._unadvised)
+            story = OpenTask.of(task, advised=_CHANCE.random() >= self._unadvised)
             yield connection, Session(story, connection.scribe, task, trials, score)
         finally:
             connection.leave()

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from retroformer.attempt_result import AttemptResult, is_result, read_result
-from retroformer.coaching.story import Scribe, Story
+from retroformer.coaching.story import ChainRecorder, OpenTask
 from retroformer.errors import RetroformerError
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def watching(watch: Watch | None) -> AbstractContextManager[Seen]:
 class Session:
     """State of the call: the advice for the next attempt, and the best attempt so far."""
 
-    def __init__(self, story: Story, scribe: Scribe, task: Any, trials: int, score: Score | None) -> None:
+    def __init__(self, story: OpenTask, scribe: ChainRecorder, task: Any, trials: int, score: Score | None) -> None:
         self._story, self._scribe, self._task, self._trials, self._score = story, scribe, task, trials, score
         self._best: tuple[float, Any] | None = None
         self._error: BaseException | None = None

@@ -14,7 +14,7 @@ from retroformer.attempt_result import AttemptResult, as_trajectory, text_of
 from retroformer.coaching.attribution import AttributedReflector
 from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.files.text import storable
-from retroformer.history import lessons_before
+from retroformer.history import ancestors
 from retroformer.ledger import Ledger
 from retroformer.records import Key, Lesson, Memory, Task, Trajectory
 from retroformer.secrets.redaction import redacted
@@ -26,7 +26,7 @@ ADVISED_SPLIT = "advised"
 
 
 @dataclass
-class Story:
+class OpenTask:
     """A task in progress: the next trial, and the advice that it reads."""
 
     task: Task
@@ -37,7 +37,7 @@ class Story:
     memory: Memory = field(default_factory=Memory)
 
     @classmethod
-    def of(cls, task: Any, advised: bool | None = None) -> "Story":
+    def of(cls, task: Any, advised: bool | None = None) -> "OpenTask":
         """Return the story of a task that has not been attempted. Two stories of one task have different ids.
 
         Give `advised` if it was drawn at random; without it, the story is advised and is compared with no other.
@@ -60,23 +60,23 @@ class Story:
         return as_trajectory(self.task, self.opening, result)
 
 
-class Scribe:
+class ChainRecorder:
     """Stores stories, and has the reflector write the advice in them. Runs in the event loop of its ledger."""
 
     def __init__(self, ledger: Ledger, reflector: ModelReflector, memory: int) -> None:
         """Write with this reflector for agents that read the `memory` most recent pieces of advice."""
         self._ledger, self._reflector, self._memory = ledger, AttributedReflector(reflector), memory
 
-    async def keep(self, story: Story, result: AttemptResult) -> Trajectory:
+    async def keep(self, story: OpenTask, result: AttemptResult) -> Trajectory:
         """Store an attempt. Raises StoreError, ConfigError."""
         return await self._ledger.keep_trajectory(NewTrajectory(story.key, story.attempt(result)))
 
-    async def keep_invalid(self, story: Story, error: BaseException) -> None:
+    async def keep_invalid(self, story: OpenTask, error: BaseException) -> None:
         """Count an attempt that crashed. Raises StoreError, ConfigError."""
         cause = redacted(storable(f"{type(error).__name__}: {error}"))
         await self._ledger.keep_invalid(NewInvalid(story.key, cause, usage_of(error)))
 
-    async def next_advice(self, story: Story, failure: Trajectory) -> str:
+    async def next_advice(self, story: OpenTask, failure: Trajectory) -> str:
         """Write the advice for the next attempt, or none for a story without advice, and go on to its trial.
 
         Raises:
@@ -108,7 +108,7 @@ class Scribe:
         store = self._ledger.store
         attempts = dict(store.stream_trajectories(key.arm, [key.task_id]))
         advice = {stored.key: stored for stored in store.stream_reflections(key.arm, [key.task_id])}
-        return lessons_before(key, attempts, advice)
+        return ancestors(key, attempts, advice)
 
 
 def seed_of(key: Key) -> int:

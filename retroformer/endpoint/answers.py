@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from retroformer.files.text import storable
 from retroformer.records import Message, Step, Tool
-from retroformer.tools import ToolCall, call_of
+from retroformer.tools import ToolAction, call_of
 
 _TAGS = r"think|thinking|thought|reasoning|antthinking|seed:think"
 _OTHERS = (
@@ -156,7 +156,7 @@ def _requested(call: object) -> RequestedCall:
     return RequestedCall(storable(name) if isinstance(name, str) else "", arguments)
 
 
-def _call_turns(step: Step, call: ToolCall, identity: str) -> list[dict[str, Any]]:
+def _call_turns(step: Step, call: ToolAction, identity: str) -> list[dict[str, Any]]:
     function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
     requested = {"id": identity, "type": "function", "function": function}
     return [

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import ConfigDict, TypeAdapter
 
 from retroformer.endpoint.answers import joined_text, without_thinking
-from retroformer.endpoint.retries import Call, Pace, Server
+from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.experiment.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.records import DrawnToken, FinishReason, Message, Record, Usage
@@ -61,7 +61,7 @@ class LanguageModel:
         self.base_url = SecretUrl(base_url)
         self.model = model or endpoint.model
         self._paces = {} if paces is None else paces
-        self._servers: list[Server] = []
+        self._servers: list[ModelAddress] = []
 
     async def complete(
         self,
@@ -152,17 +152,17 @@ class LanguageModel:
         """Add the fields of the config to a request, and remove those that the config sets to null."""
         return {name: value for name, value in (body | self.endpoint.extra_body).items() if value is not None}
 
-    def _call(self, path: str, body: dict[str, Any]) -> Call:
+    def _call(self, path: str, body: dict[str, Any]) -> RetriedRequest:
         lost_answer = self._priced(_prompt_tokens(body), 0)
-        return Call(self._connected(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
+        return RetriedRequest(self._connected(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
 
-    def _connected(self) -> list[Server]:
+    def _connected(self) -> list[ModelAddress]:
         """Return the servers of the model. Raises ConfigError if one has no valid address."""
         if not self._servers:
             self._servers = [self._server(address) for address in (self.base_url, *self.endpoint.replicas)]
         return self._servers
 
-    def _server(self, base_url: SecretUrl) -> Server:
+    def _server(self, base_url: SecretUrl) -> ModelAddress:
         from openai import AsyncOpenAI
 
         from retroformer.endpoint.http_client import BoundedClient
@@ -175,12 +175,12 @@ class LanguageModel:
             # The library would append paths after the query of its base_url.
             default_query=dict(parse_qsl(query, keep_blank_values=True)) or None,
             api_key=key,
-            # Call does the retries and applies the time limit.
+            # RetriedRequest does the retries and applies the time limit.
             max_retries=0,
             timeout=None,
             http_client=BoundedClient(timeout=None),
         )
-        return Server(base_url, client, self._paces.setdefault(str(base_url), Pace()))
+        return ModelAddress(base_url, client, self._paces.setdefault(str(base_url), Pace()))
 
     def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
         """Read a completion from a response, which may be any JSON or text; `lost` is the cost of earlier attempts."""

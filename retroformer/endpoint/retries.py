@@ -154,7 +154,7 @@ class Pace:
 
 
 @dataclass
-class Server:
+class ModelAddress:
     """An address that serves the model, with its client and its pace."""
 
     address: SecretUrl
@@ -162,7 +162,7 @@ class Server:
     pace: Pace
 
 
-def least_loaded(servers: Sequence[Server]) -> Server:
+def least_loaded(servers: Sequence[ModelAddress]) -> ModelAddress:
     """Return the server with room that has the fewest requests, else the one whose queue is the shortest."""
     return min(servers, key=lambda server: server.pace.load)
 
@@ -174,12 +174,12 @@ _SHOWN = 300
 """Number of characters of a server's message that an error message shows."""
 
 
-class Call:
+class RetriedRequest:
     """One request with its retries. `lost` is the cost of attempts whose responses did not arrive."""
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[ModelAddress],
         path: str,
         body: dict[str, Any],
         seconds: float,

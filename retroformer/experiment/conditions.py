@@ -46,7 +46,7 @@ def _success(attempt: Trajectory) -> float:
 _SERVING_PACKAGES = ("torch", "transformers", "peft")
 """Packages whose version can change the answers of a served model."""
 
-_NOT_OF_ENDPOINT = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
+_OMITTED_ENDPOINT_SETTINGS = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
 """Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
 _REQUEST = ("model", "api", "extra_body")
 """Endpoint settings that identify a model by its name and by what it is asked for."""
@@ -57,7 +57,7 @@ _SHOWN_TO_REFLECTOR = ("view", "history", "prompt_characters", "prompts_sha256",
 """Reflector settings that decide how it sees a failure and where its text ends."""
 _OF_TRAINING = ("environment", "actor", "evaluator", "reflector", "loop")
 """Conditions in which training facts must agree with the config."""
-_OF_LOOP = ("memory", "last_attempt", "repetitions", "actions")
+_LOOP_SETTINGS = ("memory", "last_attempt", "repetitions", "actions")
 
 
 def conditions(
@@ -102,7 +102,7 @@ def _settings(
         "actor": _actor(experiment, config["actor"], provenance),
         "evaluator": _evaluator(experiment, provenance),
         "reflector": reflector_config,
-        "loop": {name: config["loop"][name] for name in _OF_LOOP},
+        "loop": {name: config["loop"][name] for name in _LOOP_SETTINGS},
     }
 
 
@@ -226,7 +226,7 @@ def _by_name(endpoint: Mapping[str, Any]) -> dict[str, Any]:
 def _endpoint(endpoint: Endpoint, provenance: Provenance | None) -> dict[str, Any]:
     """Return the identity of an endpoint's model: by content on our own server, by name where that is all we know."""
     settings = endpoint.model_dump(mode="json").items()
-    named = {name: value for name, value in settings if name not in _NOT_OF_ENDPOINT}
+    named = {name: value for name, value in settings if name not in _OMITTED_ENDPOINT_SETTINGS}
     served = provenance.models.get(endpoint.model) if provenance and endpoint.base_url is None else None
     if provenance is None or served is None:
         return named

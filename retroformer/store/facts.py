@@ -21,7 +21,7 @@ from retroformer.store.damage import check_facts, checksum
 from retroformer.store.database import PATIENCE_SECONDS, Database, insert_into
 from retroformer.store.leases import Leases
 from retroformer.store.marks import Marks
-from retroformer.store.reading import Reader
+from retroformer.store.reading import FactReader
 from retroformer.store.rows import NewFact, NewInvalid, NewReflection, NewTrajectory, Prepared, prepared
 from retroformer.store.schema import (
     ACCOUNTS,
@@ -40,8 +40,8 @@ _FACTS_AT_ONCE = 500
 """Number of facts of an import in memory at a time."""
 
 
-class Store(Reader):
-    """Facts of one experiment: all queries of Reader, and methods that add facts."""
+class Store(FactReader):
+    """Facts of one experiment: all queries of FactReader, and methods that add facts."""
 
     def __init__(
         self,

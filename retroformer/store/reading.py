@@ -32,7 +32,7 @@ class _Conditions(RootModel[dict[str, Any]]):
     """Conditions of an arm."""
 
 
-class Reader:
+class FactReader:
     """Queries on the facts of one experiment."""
 
     def __init__(self, database: Database, experiment: str) -> None:

@@ -11,7 +11,7 @@ from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.storage import open_store
-from retroformer.history import key_before, lessons_before
+from retroformer.history import ancestors, key_before
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
 from tests.support.runs import facts, open_config, write_config
@@ -59,7 +59,7 @@ def test_advice_is_written_about_the_failures_of_every_trial(tmp_path: Path) -> 
         failed = made.trajectories[key_before(stored)]
         assert failed.outcome is Outcome.FAILURE
         if key.trial == 2:
-            (first,) = lessons_before(key_before(stored), made.trajectories, advice)
+            (first,) = ancestors(key_before(stored), made.trajectories, advice)
             assert f"Advice: {first.advice}\nSearched then: " in stored.reflection.prompt[1].content
 
 
@@ -99,7 +99,7 @@ def test_useful_lessons_name_unsearched_places_and_sightings(tmp_path: Path) -> 
         sentence, places = compact.read_opening(failure.opening)
         read = read_advice([text], places, read_goal(sentence))
         assert read.first or read.sightings
-        ways = (failure, *(way.attempt for way in lessons_before(key_before(stored), made.trajectories, advice)))
+        ways = (failure, *(way.attempt for way in ancestors(key_before(stored), made.trajectories, advice)))
         assert not set(read.first) & {place for way in ways for place in read_steps(way.steps).contents}
         texts.add(text)
     assert len(texts) > 12

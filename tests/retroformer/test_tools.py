@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from retroformer.records import Tool
-from retroformer.tools import ToolCall, ToolFault, action_of, call_of, read_arguments
+from retroformer.tools import ToolAction, ToolFault, action_of, call_of, read_arguments
 
 SEARCH = Tool(name="Search", form="Search[{title}]")
 ADD = Tool(name="add")
@@ -16,24 +16,24 @@ TOOLS = (SEARCH, ADD, MOVE)
 @pytest.mark.parametrize(
     ("call", "action"),
     [
-        (ToolCall("Search", {"title": "Paris"}), "Search[Paris]"),
-        (ToolCall("Search", {"title": "a [b]\nc"}), "Search[a [b]\nc]"),
-        (ToolCall("move", {"thing": "mug 1", "place": "shelf 2"}), "put mug 1 in shelf 2"),
-        (ToolCall("add", {"a": 1, "b": [2, "é"]}), 'add({"a": 1, "b": [2, "é"]})'),
-        (ToolCall("add", {}), "add({})"),
+        (ToolAction("Search", {"title": "Paris"}), "Search[Paris]"),
+        (ToolAction("Search", {"title": "a [b]\nc"}), "Search[a [b]\nc]"),
+        (ToolAction("move", {"thing": "mug 1", "place": "shelf 2"}), "put mug 1 in shelf 2"),
+        (ToolAction("add", {"a": 1, "b": [2, "é"]}), 'add({"a": 1, "b": [2, "é"]})'),
+        (ToolAction("add", {}), "add({})"),
     ],
 )
-def test_a_call_becomes_an_action_and_the_action_the_same_call(call: ToolCall, action: str) -> None:
+def test_a_call_becomes_an_action_and_the_action_the_same_call(call: ToolAction, action: str) -> None:
     assert action_of(call, TOOLS) == action
     assert call_of(action, TOOLS) == call
 
 
 def test_an_argument_that_is_no_text_is_written_as_json() -> None:
-    assert action_of(ToolCall("Search", {"title": 7}), TOOLS) == "Search[7]"
+    assert action_of(ToolAction("Search", {"title": 7}), TOOLS) == "Search[7]"
 
 
 def test_characters_that_no_store_holds_are_replaced() -> None:
-    assert action_of(ToolCall("Search", {"title": "half \ud800"}), TOOLS) == "Search[half \ufffd]"
+    assert action_of(ToolAction("Search", {"title": "half \ud800"}), TOOLS) == "Search[half \ufffd]"
 
 
 @pytest.mark.parametrize("action", ["look", "subtract({})", "add(1)", 'add({"a": )', "add", "Search Paris", ""])
@@ -43,7 +43,7 @@ def test_an_action_that_is_no_call_is_none(action: str) -> None:
 
 def test_an_argument_that_comes_twice_in_a_form_must_be_the_same() -> None:
     twice = (Tool(name="echo", form="{word} and {word}"),)
-    assert call_of("go and go", twice) == ToolCall("echo", {"word": "go"})
+    assert call_of("go and go", twice) == ToolAction("echo", {"word": "go"})
     assert call_of("go and come", twice) is None
 
 
@@ -74,11 +74,11 @@ def test_arguments_that_cannot_be_read_are_one_sentence(text: object, words: str
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (ToolCall("dance", {}), "There is no tool 'dance': call one of Search, add, move."),
-        (ToolCall("move", {"thing": "x"}), "The call of move lacks place: give all of its arguments."),
+        (ToolAction("dance", {}), "There is no tool 'dance': call one of Search, add, move."),
+        (ToolAction("move", {"thing": "x"}), "The call of move lacks place: give all of its arguments."),
     ],
 )
-def test_a_call_that_cannot_be_done_is_one_sentence(call: ToolCall, sentence: str) -> None:
+def test_a_call_that_cannot_be_done_is_one_sentence(call: ToolAction, sentence: str) -> None:
     with pytest.raises(ToolFault) as fault:
         action_of(call, TOOLS)
     assert str(fault.value) == sentence

@@ -12,8 +12,8 @@ import yaml
 from retroformer.experiment.file import load
 from tests.train.world import prompt, save_tiny_model
 from train.base import load_base, load_tokenizer, lora_config
-from train.data.samples import Advice, samples
-from train.group_trainer import Reader
+from train.data.samples import AdviceText, samples
+from train.group_trainer import GroupReader
 from train.reward import Ranking, scores_of
 
 CONTEXT_TOKENS = 8192
@@ -64,9 +64,9 @@ class ScoresOfTraining:
         self._tokenizer = load_tokenizer(train)
         with warnings.catch_warnings(action="ignore"):
             model = PeftModel.from_pretrained(load_base(train, scores=True), str(folder))
-            self._reader = Reader(model, Ranking(train.pair_weight))
+            self._reader = GroupReader(model, Ranking(train.pair_weight))
 
     def __call__(self, asked: str, texts: Sequence[str]) -> list[float]:
         """Return the scores of these different answers to `world.prompt(asked)`."""
-        answers = [Advice(prompt(asked), text) for text in texts]
+        answers = [AdviceText(prompt(asked), text) for text in texts]
         return scores_of(self._reader, list(samples(self._tokenizer, answers)))

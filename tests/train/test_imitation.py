@@ -8,12 +8,12 @@ from safetensors.torch import load_file
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.adapter import require_adapter
 from train.base import load_adapter, load_base, load_tokenizer
-from train.data.samples import Advice, samples
+from train.data.samples import AdviceText, samples
 from train.imitation import imitate
 from train.stage import finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-TEXTS = [Advice(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in range(8)]
+TEXTS = [AdviceText(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in range(8)]
 
 
 def train_once(experiment: Any, texts: Any, start: Path | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_the_real_small_model_in_4_bits_learns_from_a_few_steps(workplace: Path)
     quick: Any = {"quantization": "nf4", "dtype": "auto", "sft": {"learning_rate": 3e-3, "epochs": 4}}
     experiment = tiny_experiment(workplace, Path("embedded"), **quick)
     metrics = train_once(
-        experiment, [Advice(prompt("the mug"), GOOD), *(Advice(prompt(f"mug {n}"), GOOD) for n in range(3))]
+        experiment, [AdviceText(prompt("the mug"), GOOD), *(AdviceText(prompt(f"mug {n}"), GOOD) for n in range(3))]
     )
     assert metrics["losses"][-1] < 0.5 * metrics["losses"][0]
     # In bf16 the paper's steps would be rounded to nothing.

@@ -18,7 +18,7 @@ from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, 
 from train.__main__ import main
 from train.adapter import require_adapter
 from train.base import load_tokenizer
-from train.data.samples import Advice, Sample, SamplePair, samples
+from train.data.samples import AdviceText, Sample, SamplePair, samples
 from train.imitation import imitate
 from train.shared_prompt.group import Groups
 from train.stage import make_stage
@@ -136,7 +136,7 @@ def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workpl
     still: Any = {"quantization": "nf4", "dtype": "bfloat16", "trainer": "trl", "sft": {"learning_rate": 1e-9}}
     experiment = tiny_experiment(workplace, tiny_base, **still)
     save_adapter(experiment, workplace / "start", size=0.0123)
-    texts = [Advice(prompt("a task"), GOOD), Advice(prompt("a task"), BAD)]
+    texts = [AdviceText(prompt("a task"), GOOD), AdviceText(prompt("a task"), BAD)]
     stage = make_stage("sft", experiment, ["text"], {})
     imitate(stage, samples(load_tokenizer(experiment.train), texts), {"start": require_adapter(workplace / "start")})
     started, ended = (load_file(folder / "adapter_model.safetensors") for folder in (workplace / "start", stage.folder))

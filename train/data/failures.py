@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from retroformer.experiment.sections.base import Loop
-from retroformer.history import key_before, lessons_before, memory_of
+from retroformer.history import ancestors, key_before, memory_of
 from retroformer.records import Memory, Trajectory
 from retroformer.store import Store
 
@@ -51,7 +51,7 @@ def stored_failures(store: Store, arms: Iterable[str], loop: Loop, leave_out: Se
             failed, trial = key_before(stored), stored.key.trial
             if failed.task_id in left_out:
                 continue
-            memory = memory_of(lessons_before(failed, attempts, advice), loop.memory)
+            memory = memory_of(ancestors(failed, attempts, advice), loop.memory)
             failure = Failure(attempts[failed], memory, trial, failed.candidate, stored.reflection.prompt)
             failures.setdefault((failed.task_id, trial, failure.prompt), failure)
     return list(failures.values())

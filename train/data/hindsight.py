@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from retroformer.hindsight import BuildHindsight, Hindsight
-from retroformer.history import key_before, lessons_before
+from retroformer.history import ancestors, key_before
 from retroformer.rating import Rerating, by_failure, ratings
 from retroformer.records import Key, Lesson, Trajectory
 from retroformer.store import Store
 
-from .samples import Advice, Prompt
+from .samples import AdviceText, Prompt
 
 
 class RatedArm(NamedTuple):
@@ -41,7 +41,7 @@ def relabelled(
     *,
     other_goals: int = 0,
     reads_history: bool = True,
-) -> Iterator[Advice]:
+) -> Iterator[AdviceText]:
     """Yield advice about each failure in these arms for which there is some, then advice about its variations.
 
     Args:
@@ -59,7 +59,7 @@ def relabelled(
 
 def _of_arm(
     arm: RatedArm, writer: Hindsight | None, view: View, other_goals: int, reads_history: bool
-) -> Iterator[Advice]:
+) -> Iterator[AdviceText]:
     task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
@@ -69,16 +69,16 @@ def _of_arm(
         for key, attempt in attempts.items():
             if not attempt.failed or key.repeat:
                 continue
-            lessons = lessons_before(key, attempts, advice)
+            lessons = ancestors(key, attempts, advice)
             others = list(_not_before(key, attempts))
             shown = lessons if reads_history else ()
             text = writer.advice(attempt, shown, others) if writer else ""
             tried = best.get((key.task_id, key.trial + 1, key.candidate), ("", False))
             prompt = prompts.get(key) or view(attempt, lessons)
-            yield Advice(prompt, *((text, False) if text else tried))
+            yield AdviceText(prompt, *((text, False) if text else tried))
             if writer:
                 for other, before in writer.variations(attempt, shown, other_goals):
-                    yield Advice(view(other, before), writer.advice(other, before, others))
+                    yield AdviceText(view(other, before), writer.advice(other, before, others))
 
 
 def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:

@@ -26,19 +26,19 @@ from retroformer.store import Store
 
 from .failures import Failure, stored_failures
 from .hindsight import RatedArm, View, relabelled
-from .samples import Advice, Prompt, RatedGroup, rated_groups
+from .samples import AdviceText, Prompt, RatedGroup, rated_groups
 
 
-def written_advice(experiment: Experiment) -> list[Advice]:
+def written_advice(experiment: Experiment) -> list[AdviceText]:
     """Read the advice written by rule, with its prompts. Raises MissingInput if there is none."""
     with _open(experiment, "collect warm") as sources:
-        advice = list[Advice]()
+        advice = list[AdviceText]()
         for store, domain in sources:
             # The actor of a warm start is a program, whatever actor the config names.
             check_training_facts(store, domain, [WRITTEN], ("environment", "reflector"))
             left_out = store.marks.tasks(WRITTEN, domain.train.leave_out)
             written = (row for row in store.stream_reflections(WRITTEN) if row.key.task_id not in left_out)
-            advice += [Advice(row.reflection.prompt, row.reflection.text) for row in written]
+            advice += [AdviceText(row.reflection.prompt, row.reflection.text) for row in written]
         if not advice:
             raise MissingInput(
                 f"No written advice in {_url(sources)}: run `retroformer collect warm EXPERIMENT.yaml` first "
@@ -47,21 +47,21 @@ def written_advice(experiment: Experiment) -> list[Advice]:
         return advice
 
 
-def advice_to_imitate(experiment: Experiment) -> list[Advice]:
+def advice_to_imitate(experiment: Experiment) -> list[AdviceText]:
     """Read the texts of SFT, as `train.sft` chooses them. Raises MissingInput if there is none."""
     settings = experiment.train.sft
     advice = positive_reflections(experiment) if settings.texts != "hindsight" else []
     return advice + (hindsight(experiment) if settings.texts in ("hindsight", "both") else [])
 
 
-def positive_reflections(experiment: Experiment) -> list[Advice]:
+def positive_reflections(experiment: Experiment) -> list[AdviceText]:
     """Read the reflections with a positive rating, with their prompts. Raises MissingInput if there is none."""
     mixed = experiment.train.sft.texts == "mixed"
     with _open(experiment, "collect") as sources:
         signs = Counter[str]()
         rated = counted(_rated(sources), signs)
         positive = [
-            Advice(rating.prompt, rating.text, rating.is_cut)
+            AdviceText(rating.prompt, rating.text, rating.is_cut)
             for candidates in by_failure(rated)
             if not mixed or len({rating.rating for rating in candidates}) > 1
             for rating in candidates
@@ -78,10 +78,10 @@ def positive_reflections(experiment: Experiment) -> list[Advice]:
         return positive
 
 
-def hindsight(experiment: Experiment) -> list[Advice]:
+def hindsight(experiment: Experiment) -> list[AdviceText]:
     """Relabel the failures with advice that attempts have proved right. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        advice = list[Advice]()
+        advice = list[AdviceText]()
         for source in sources:
             build = extras(source.experiment.environment).hindsight
             view, other_goals = _view(source.experiment), experiment.train.sft.other_goals

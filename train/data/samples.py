@@ -15,8 +15,8 @@ from retroformer.records import DrawnToken, Message, PreferencePair, RatedReflec
 Prompt = tuple[Message, ...]
 
 
-class Advice(NamedTuple):
-    """Advice to imitate, with the reflector's prompt."""
+class AdviceText(NamedTuple):
+    """AdviceText to imitate, with the reflector's prompt."""
 
     prompt: Prompt
     text: str
@@ -84,7 +84,7 @@ def response_ids(tokenizer: Any, text: str, is_cut: bool = False) -> list[int]:
     return [*tokenizer(text, add_special_tokens=False).input_ids, *([] if is_cut else [tokenizer.eos_token_id])]
 
 
-def samples(tokenizer: Any, texts: Iterable[Advice]) -> Iterator[Sample]:
+def samples(tokenizer: Any, texts: Iterable[AdviceText]) -> Iterator[Sample]:
     """Yield each distinct advice once, tokenised, in the order of first appearance."""
     for advice in dict.fromkeys(texts):
         yield Sample(prompt_ids(tokenizer, advice.prompt), response_ids(tokenizer, advice.text, advice.is_cut))

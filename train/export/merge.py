@@ -35,7 +35,7 @@ from ..adapter import Adapter, require_adapter
 from ..base import CPU, device, load_base, load_tokenizer
 from ..card import CARD, merged_card
 from ..data import inputs
-from ..data.samples import Advice, samples
+from ..data.samples import AdviceText, samples
 from ..stage import replacing
 
 FACTS = "merge.json"
@@ -144,7 +144,7 @@ def texts_of(experiment: Experiment, name: str) -> list[list[int]]:
     if name == "warm":
         texts = inputs.written_advice(experiment)
     else:
-        texts = [Advice(rated.reflection.prompt, rated.reflection.text) for rated in inputs.rated(experiment)]
+        texts = [AdviceText(rated.reflection.prompt, rated.reflection.text) for rated in inputs.rated(experiment)]
     texts = list(dict.fromkeys(texts))
     # Spread evenly over all texts.
     return [sample.ids for sample in samples(tokenizer, texts[:: -(-len(texts) // TEXTS)])]

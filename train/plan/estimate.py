@@ -36,7 +36,7 @@ _SMALLEST_GPU_BYTES = 10 * GIB
 """Memory that every supported GPU has for tensors: the smallest has 12 GB."""
 
 
-class Case(NamedTuple):
+class PlannedStage(NamedTuple):
     """A stage on a device, with the sizes of its batches."""
 
     kind: StageKind
@@ -95,12 +95,12 @@ class Estimate(NamedTuple):
         return max(self.training_peak, self.drawing_peak)
 
 
-def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> list[Case]:
+def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> list[PlannedStage]:
     """Return all stages that a config can run, with its micro-batches, on samples of `tokens` tokens."""
     return [case_of(experiment, kind, shape, device, tokens) for kind in stages_of(experiment)]
 
 
-def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> Case:
+def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> PlannedStage:
     """Return one stage of a config on samples of `tokens` tokens.
 
     As many responses are sampled at once as take no more memory than training does, or than the smallest supported GPU
@@ -108,10 +108,10 @@ def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Devic
     """
     at_once = ACTOR_ROWS * tokens if kind.trains_actor else experiment.train.micro_batch_tokens
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
-    return _drawing(Case(kind, shape, experiment.train, device, at_once, *lengths))
+    return _drawing(PlannedStage(kind, shape, experiment.train, device, at_once, *lengths))
 
 
-def _drawing(case: Case) -> Case:
+def _drawing(case: PlannedStage) -> PlannedStage:
     """Return the case with the number of responses that are sampled at once."""
     section = case.train.settings(case.kind.name)
     if not isinstance(section, Ppo | Grpo) or case.train.generation is not None:
@@ -120,7 +120,7 @@ def _drawing(case: Case) -> Case:
     return case._replace(drawn=min(drawn, section.batch_size))
 
 
-def _draws_beside_training(case: Case, rows: int) -> bool:
+def _draws_beside_training(case: PlannedStage, rows: int) -> bool:
     memory = estimate(case._replace(drawn=rows))
     return memory.drawing_peak <= max(memory.training_peak, _SMALLEST_GPU_BYTES if case.on_gpu else 0)
 
@@ -130,7 +130,7 @@ def largest(fits: Callable[[int], bool]) -> int:
     return bisect_right(range(1, 1_000_001), False, key=lambda number: not fits(number))
 
 
-def estimate(case: Case) -> Estimate:
+def estimate(case: PlannedStage) -> Estimate:
     """Estimate the memory of a stage by parts, and its peaks."""
     kind, shape, size = case.kind, case.shape, case.size
     head = shape.head_parameters if kind.language_head != "none" else 0
@@ -157,7 +157,7 @@ def estimate(case: Case) -> Estimate:
     return Estimate(weights, adapters, activations, logits, backward, cache, *peaks)
 
 
-def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, float]:
+def _texts(case: PlannedStage, tokens: int, length: int) -> tuple[float, float, float, float]:
     """Estimate the memory of packed rows of `length` tokens, `tokens` in all: what autograd keeps of a layer and of the
     model, the workspace of the backward pass, and the workspace of a pass without autograd.
     """
@@ -181,14 +181,14 @@ def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, f
     return layer, activations, backward, forward
 
 
-def _adapter_inputs(case: Case) -> float:
+def _adapter_inputs(case: PlannedStage) -> float:
     """Estimate what autograd keeps for LoRA, per token and layer."""
     shape, lora, size = case.shape, case.train.lora, case.size
     # q, k and v share an input, and so do gate and up; fused attention keeps its output anyway.
     return size * (shape.hidden + (shape.hidden + shape.intermediate) * (lora.targets == "all-linear"))
 
 
-def _logits(case: Case, tokens: int) -> float:
+def _logits(case: PlannedStage, tokens: int) -> float:
     """Estimate log-probabilities, which are computed for some tokens at once: the head's weights and logits in fp32,
     and the hidden states of all tokens with their gradients.
     """
@@ -199,7 +199,7 @@ def _logits(case: Case, tokens: int) -> float:
     return FP32 * (3 * shape.vocabulary * at_once + head + 2 * tokens * shape.hidden)
 
 
-def fit(case: Case, room: float) -> tuple[int, list[str]]:
+def fit(case: PlannedStage, room: float) -> tuple[int, list[str]]:
     """Return the largest micro-batch in tokens that fits into `room` bytes (0 if none fits), and settings that fit.
 
     The settings are, in order of preference: a smaller micro-batch, for which fewer responses are sampled at once, too;
@@ -225,7 +225,7 @@ def memory_of(place: Device) -> int:
     return available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def require_room(stage: Stage, tokens: int) -> None:
+def require_memory(stage: Stage, tokens: int) -> None:
     """Check that a stage whose longest sample has `tokens` tokens fits into the memory of a CPU.
 
     On a GPU an allocation that does not fit ends with an error of its own. On a CPU the kernel kills some process.

@@ -33,7 +33,7 @@ from ..rl.updates import make_optimizer
 from ..shared_prompt.group import Groups
 from ..stage import Stage
 from ..trainer import run_trainer
-from .estimate import Case
+from .estimate import PlannedStage
 from .shape import read_config, skeleton
 
 STEPS = 2
@@ -43,7 +43,7 @@ Rehearsal = tuple[nn.Module, Callable[[], object]]
 """A model in memory, and a function that takes the steps."""
 
 
-def rehearse(experiment: Experiment, case: Case) -> int:
+def rehearse(experiment: Experiment, case: PlannedStage) -> int:
     """Take `STEPS` steps of a stage, each on one full micro-batch; return the peak memory of tensors in bytes."""
     stage = Stage(case.kind.name, _with_one_micro_batch(experiment, case), {})
     with TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ def rehearse(experiment: Experiment, case: Case) -> int:
         return int(torch.cuda.max_memory_allocated())
 
 
-def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
+def _with_one_micro_batch(experiment: Experiment, case: PlannedStage) -> Experiment:
     section, responses = experiment.train.settings(case.kind.name), _responses(case)
     changes: dict[str, Any] = {"epochs": 1}
     if isinstance(section, Ppo | Grpo):
@@ -68,13 +68,13 @@ def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
     return experiment.model_copy(update={"train": experiment.train.model_copy(update=train)})
 
 
-def _responses(case: Case) -> int:
+def _responses(case: PlannedStage) -> int:
     """Return the number of responses with which one prompt fills a micro-batch."""
     prompt = case.tokens - case.response_tokens
     return max(case.kind.responses, (case.read_at_once - prompt) // case.response_tokens)
 
 
-def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
+def _supervised(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
     train = stage.experiment.train
     rows = [row for prompt in _prompts(stage, case, STEPS) for row in _rows(stage, case, prompt)]
     groups = Groups(rows, case.read_at_once)
@@ -88,7 +88,7 @@ def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     return trainer.model, lambda: run_trainer(trainer, stage)
 
 
-def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
+def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
     experiment, train = stage.experiment, stage.experiment.train
     reward = fresh_adapter(experiment, folder / "reward", scores=True) if "reward" in case.kind.needs else None
     sft, checkpointing = fresh_adapter(experiment, folder / "sft"), train.gradient_checkpointing
@@ -125,11 +125,11 @@ def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False)
     return folder
 
 
-def _prompts(stage: Stage, case: Case, count: int) -> list[list[int]]:
+def _prompts(stage: Stage, case: PlannedStage, count: int) -> list[list[int]]:
     return _random(stage, (count, case.tokens - case.response_tokens), seed=0)
 
 
-def _rows(stage: Stage, case: Case, prompt: list[int]) -> list[Sample | SamplePair]:
+def _rows(stage: Stage, case: PlannedStage, prompt: list[int]) -> list[Sample | SamplePair]:
     """Return random responses to a prompt as samples, or each with the first of them as pairs."""
     responses = _random(stage, (_responses(case), case.response_tokens), seed=1)
     first, *others = [Sample(prompt, response) for response in responses]

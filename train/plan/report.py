@@ -13,7 +13,7 @@ from retroformer.experiment.sections.train import Train
 
 from ..base import compute_dtype
 from ..stage_kinds import Device
-from .estimate import GIB, USABLE_SHARE, Case, Estimate, cases, estimate, fit, memory_of
+from .estimate import GIB, USABLE_SHARE, Estimate, PlannedStage, cases, estimate, fit, memory_of
 from .shape import Shape, read_config, shape_of
 
 CARDS_GIB = (24.0, 40.0, 80.0)
@@ -56,7 +56,7 @@ def describe_plan(
         yield from _measured(experiment, on_this_machine[lengths[0]], room)
 
 
-def _verdict(case: Case, room: float) -> str:
+def _verdict(case: PlannedStage, room: float) -> str:
     if estimate(case).peak <= room:
         return "fits"
     settings = " ".join(fit(case, room)[1])
@@ -80,7 +80,7 @@ def _model(train: Train, shape: Shape) -> str:
     )
 
 
-def _by_stage(place: str, stages: Sequence[Case]) -> str:
+def _by_stage(place: str, stages: Sequence[PlannedStage]) -> str:
     rows = [["micro-batch, tokens", *(str(case.read_at_once) for case in stages)]]
     estimates = [estimate(case) for case in stages]
     for part in (*Estimate._fields, "peak"):
@@ -90,7 +90,9 @@ def _by_stage(place: str, stages: Sequence[Case]) -> str:
     return f"{title}\n\n" + table(["", *(case.kind.name for case in stages)], rows)
 
 
-def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
+def _by_place(
+    on_gpu: Mapping[int, list[PlannedStage]], on_cpu: Mapping[int, list[PlannedStage]], cards: Sequence[float]
+) -> str:
     """Format what fits GPUs with the memories `cards`, in GiB, and the CPU of this machine."""
     gpu_rooms = [(f"{card:g} GiB", USABLE_SHARE["cuda"] * card * GIB, on_gpu) for card in cards]
     memory = memory_of("cpu")
@@ -109,12 +111,12 @@ def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]]
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
 
 
-def _cell(case: Case, room: float) -> str:
+def _cell(case: PlannedStage, room: float) -> str:
     tokens, _ = fit(case, room)
     return f"{tokens}" if tokens else _verdict(case, room)
 
 
-def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> Iterator[str]:
+def _measured(experiment: Experiment, stages: Sequence[PlannedStage], room: float) -> Iterator[str]:
     from .rehearsal import rehearse
 
     yield f"Measured by real steps on this machine at {stages[0].tokens} tokens:"

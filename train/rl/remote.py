@@ -92,15 +92,15 @@ def responder(stage: Stage) -> Respond:
     name, train = f"{stage.experiment.run}-{stage.name}", stage.experiment.train
     if train.generation is None:
         return respond
-    return Server(train.generation, name, stage.checkpoints, train.quantization)
+    return RemoteSampler(train.generation, name, stage.checkpoints, train.quantization)
 
 
 def sampler_identity(answer: Respond) -> dict[str, Any]:
     """Return the entry of metrics.json for the server that sampled the last update; {} for this process."""
-    return {"drawn_by": answer.identity} if isinstance(answer, Server) else {}
+    return {"drawn_by": answer.identity} if isinstance(answer, RemoteSampler) else {}
 
 
-class Server:
+class RemoteSampler:
     """Samples responses of the policy by the server that a config names."""
 
     def __init__(

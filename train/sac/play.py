@@ -21,7 +21,7 @@ from retroformer.rollout import rollout
 from ..rl.sampling import numbers_of_update
 from ..shared_prompt.group import Group
 from .models import ActorCritic, log_policy, written_greedily
-from .sac import Attempt, PlayedStep
+from .sac import PlayedEpisode, PlayedStep
 
 Offers = Callable[[Any, Scene], OfferedActions]
 
@@ -105,7 +105,7 @@ class OnlinePlay:
         self._runner, self._pool, self._actor, self._tasks = runner, pool, actor, tasks
         self._experiment, self._agent = experiment, Agent(actor, NoReflector())
 
-    def __call__(self, episode: int) -> Attempt:
+    def __call__(self, episode: int) -> PlayedEpisode:
         """Play one attempt without advice.
 
         Raises:
@@ -177,7 +177,7 @@ def offers_of(experiment: Experiment) -> Offers:
     return offers
 
 
-def _attempt(choices: Sequence[Choice], trajectory: Trajectory) -> Attempt:
+def _attempt(choices: Sequence[Choice], trajectory: Trajectory) -> PlayedEpisode:
     last = len(choices) - 1
     played = zip(choices, trajectory.steps, strict=True)
     steps = [
@@ -192,4 +192,4 @@ def _attempt(choices: Sequence[Choice], trajectory: Trajectory) -> Attempt:
         "same_as_served": fmean(choice.same_as_served for choice in choices),
         "tokens_played": float(trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens),
     }
-    return Attempt(steps, facts)
+    return PlayedEpisode(steps, facts)

@@ -129,7 +129,7 @@ class Optimizers(NamedTuple):
     critics: torch.optim.Optimizer
 
 
-class Attempt(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """The steps of one episode, and its facts."""
 
     steps: list[PlayedStep]
@@ -139,7 +139,7 @@ class Attempt(NamedTuple):
 class Play(Protocol):
     """Plays the task of an episode with the current policy, sampling by torch's random state."""
 
-    def __call__(self, episode: int) -> Attempt: ...
+    def __call__(self, episode: int) -> PlayedEpisode: ...
 
 
 def make_optimizers(model: ActorCritic, settings: Sac) -> Optimizers:

@@ -50,12 +50,12 @@ class Groups(Sequence[Group]):
     """
 
     def __init__(self, rows: Sequence[Sample | SamplePair], most_tokens: int) -> None:
-        self._rows, self._parts = rows, list[_Part]()
-        of_prompt: dict[bytes, list[_Part]] = {}
+        self._rows, self._parts = rows, list[_GroupRows]()
+        of_prompt: dict[bytes, list[_GroupRows]] = {}
         for number, row in enumerate(rows):
             parts = of_prompt.setdefault(_digest(row.prompt_ids), [])
             if not parts or not parts[-1].has_room(row, most_tokens):
-                parts.append(_Part(len(row.prompt_ids)))
+                parts.append(_GroupRows(len(row.prompt_ids)))
                 self._parts.append(parts[-1])
             parts[-1].add(number, row)
         for parts in of_prompt.values():
@@ -87,7 +87,7 @@ class Groups(Sequence[Group]):
         return group._replace(share=part.share, number=index)
 
 
-class _Part:
+class _GroupRows:
     """The numbers of the rows of one group while it is put together."""
 
     def __init__(self, prompt_length: int) -> None:

@@ -24,7 +24,7 @@ _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens; a provider that reports more does not count tokens."""
 
 
-class Answer:
+class RecordedAnswer:
     """The message of one answer, as far as it has been read."""
 
     def __init__(self, content_type: str, encoding: str) -> None:
@@ -133,7 +133,7 @@ def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 async def forward(
     request: web.Request,
     answer: aiohttp.ClientResponse,
-    read: Answer | None = None,
+    read: RecordedAnswer | None = None,
     record: Callable[[], Awaitable[None]] | None = None,
 ) -> web.StreamResponse:
     """Send an answer to the agent. `read` gets its bytes, too, and `record` runs before the agent has all of them.
@@ -182,7 +182,10 @@ async def _stream(response: web.StreamResponse, answer: aiohttp.ClientResponse) 
 
 
 async def _stream_and_read(
-    response: web.StreamResponse, answer: aiohttp.ClientResponse, read: Answer, record: Callable[[], Awaitable[None]]
+    response: web.StreamResponse,
+    answer: aiohttp.ClientResponse,
+    read: RecordedAnswer,
+    record: Callable[[], Awaitable[None]],
 ) -> None:
     while chunk := await _received(answer.content.readany()):
         read.feed(chunk)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from retroformer.attempt_result import AttemptResult
-from retroformer.coaching.story import Story
+from retroformer.coaching.story import OpenTask
 from retroformer.conversation import ChatMessage
 from retroformer.files.text import storable
 from retroformer.integrations.gateway.messages import opening_of
@@ -41,7 +41,7 @@ _DRAFTS = sa.Table(
 class StoredDraft:
     """A task in work at the gateway: its story, and the attempt without a score."""
 
-    story: Story
+    story: OpenTask
     conversations: list[list[ChatMessage]] = field(default_factory=list)
     """Messages of a call, the last of them the provider's answer."""
     usage: Usage = field(default_factory=Usage)

@@ -20,7 +20,7 @@ from retroformer.attempt_result import checked_score
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
-from retroformer.integrations.gateway.answers import Answer, forward
+from retroformer.integrations.gateway.answers import RecordedAnswer, forward
 from retroformer.integrations.gateway.messages import json_object, messages_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpacked
@@ -81,11 +81,11 @@ class Gateway:
             return await self._forwarded(request, path, body)
         if call.advice:
             body = json.dumps(with_advice(asked, f"{self._heading}\n{_listed(call.advice)}")).encode()
-        read: Answer | None = None
+        read: RecordedAnswer | None = None
         try:
             async with self._upstream.answer(request, path, body, changed=bool(call.advice), read=True) as answer:
                 if answer.status == 200:
-                    read = Answer(answer.content_type, answer.headers.get("Content-Encoding", ""))
+                    read = RecordedAnswer(answer.content_type, answer.headers.get("Content-Encoding", ""))
                 return await forward(request, answer, read, partial(self._runs.end, call, read))
         except EndpointFailure:
             read = None

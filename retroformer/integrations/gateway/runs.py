@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from retroformer.coaching.connection import Connection
 from retroformer.coaching.reflector import Invalid
-from retroformer.coaching.story import Story
+from retroformer.coaching.story import OpenTask
 from retroformer.conversation import ChatMessage
 from retroformer.errors import RetroformerError, StoreError
-from retroformer.integrations.gateway.answers import Answer
+from retroformer.integrations.gateway.answers import RecordedAnswer
 from retroformer.integrations.gateway.drafts import Draft, Drafts
 from retroformer.records import Outcome
 
@@ -88,7 +88,7 @@ class Runs:
         draft.in_flight += 1
         return Call(run, task, draft, draft.number, sent, draft.story.advice)
 
-    async def end(self, call: Call, answer: Answer | None) -> None:
+    async def end(self, call: Call, answer: RecordedAnswer | None) -> None:
         """Record a call with its answer, or forget it if it has none; it is stored when this returns.
 
         Nothing happens if the call has ended already.
@@ -155,7 +155,7 @@ class Runs:
         async with self._loading:
             draft = self._open.get((run, task)) or await self._drafts.load(run, task)
             if draft is None:
-                story = Story.of({"id": task or run}, advised=_CHANCE.random() >= self._unadvised)
+                story = OpenTask.of({"id": task or run}, advised=_CHANCE.random() >= self._unadvised)
                 story.opening = ""
                 draft = Draft(story)
             self._open[run, task] = draft

@@ -20,7 +20,7 @@ from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_whole_store
 from retroformer.files.durable import write_text
 from retroformer.files.text import sha256_of, storable
-from retroformer.integrations.gepa.retries import Failure, Retries, Retry, collected_retries, failed_first_attempts
+from retroformer.integrations.gepa.retries import FailedFirst, Retries, Retry, collected_retries, failed_first_attempts
 from retroformer.records import Message, Outcome
 from retroformer.store import Store
 
@@ -93,7 +93,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     )
 
 
-def _name_of_state(experiment: Experiment, search: Search, failures: Sequence[Failure], served: Parts) -> str:
+def _name_of_state(experiment: Experiment, search: Search, failures: Sequence[FailedFirst], served: Parts) -> str:
     """Return the name of the folder with GEPA's state, which differs with everything that the state depends on.
 
     GEPA keeps scores by the positions of failures, and goes on from whatever state it has.
@@ -123,7 +123,7 @@ class _Adapter:
         self._retries = retries
 
     def evaluate(
-        self, batch: list[Failure], candidate: dict[str, str], capture_traces: bool = False
+        self, batch: list[FailedFirst], candidate: dict[str, str], capture_traces: bool = False
     ) -> EvaluationBatch[Retry, Retry]:
         """Retry each failure of the batch with the candidate's document."""
         retries = self._retries(batch, candidate[_COMPONENT])
@@ -158,7 +158,7 @@ class _Proposer:
         self._model, self._store, self._runner = model, store, runner
         self._tokens, self._temperature, self._asked = tokens, temperature, 0
         self.failure: EndpointFailure | None = None
-        """Failure of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""
+        """FailedFirst of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""
 
     def __call__(self, prompt: str | list[dict[str, Any]]) -> str:
         self._asked += 1

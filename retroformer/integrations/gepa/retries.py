@@ -20,7 +20,7 @@ _NUMBERS = 1 << 24
 """Number of candidate numbers, among which a document's own is found by its hash."""
 
 
-class Failure(NamedTuple):
+class FailedFirst(NamedTuple):
     """A failed first attempt, and the reflector's view of it."""
 
     attempt: Trajectory
@@ -30,7 +30,7 @@ class Failure(NamedTuple):
 class Retry(NamedTuple):
     """A retry of a failure with a document."""
 
-    failure: Failure
+    failure: FailedFirst
     attempt: Trajectory
     view: str
 
@@ -48,7 +48,7 @@ def collected_retries(experiment: Experiment, store: Store) -> int:
     return retries
 
 
-def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]:
+def failed_first_attempts(experiment: Experiment, store: Store) -> list[FailedFirst]:
     """Read the failed first attempts at training tasks, without stories with a mark of `train.leave_out`.
 
     Raises:
@@ -57,7 +57,7 @@ def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]
     render, arm = reflection_renderer(experiment), collecting(experiment.round)
     left_out = store.marks.tasks(arm, experiment.train.leave_out)
     failures = [
-        Failure(attempt, render(attempt, Memory())[-1].content)
+        FailedFirst(attempt, render(attempt, Memory())[-1].content)
         for key, attempt in store.stream_trajectories(arm)
         if key.trial == 0 and attempt.failed and key.task_id not in left_out
     ]
@@ -76,7 +76,7 @@ class Retries:
         self._loop, self._store, self._experience, self._runner = experiment.loop, store, experience, runner
         self._render = reflection_renderer(experiment)
 
-    def __call__(self, failures: Sequence[Failure], document: str) -> list[Retry]:
+    def __call__(self, failures: Sequence[FailedFirst], document: str) -> list[Retry]:
         """Return the retries in the order of the failures.
 
         Raises:
@@ -85,10 +85,10 @@ class Retries:
         """
         return self._runner.run(self._play(failures, document))
 
-    async def _play(self, failures: Sequence[Failure], document: str) -> list[Retry]:
+    async def _play(self, failures: Sequence[FailedFirst], document: str) -> list[Retry]:
         retries: dict[int, Retry] = {}
 
-        async def play(number: int, failure: Failure) -> None:
+        async def play(number: int, failure: FailedFirst) -> None:
             memory = Memory().remember(
                 document, self._loop.memory, failure.attempt, shows_attempt=self._loop.last_attempt
             )

@@ -24,7 +24,7 @@ _SHOWN = 300
 """Number of characters of a server's own words that a cause shows."""
 
 
-class Connection:
+class McpConnection:
     """Open session with a fresh server process, or a fresh session with a running server."""
 
     def __init__(self, server: McpServer, timeout_seconds: float) -> None:

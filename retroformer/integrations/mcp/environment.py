@@ -12,7 +12,7 @@ from retroformer.environments.extras import Extras
 from retroformer.environments.tasksets import RowTaskset, not_reset, require_package, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
-from retroformer.integrations.mcp.connection import Connection
+from retroformer.integrations.mcp.connection import McpConnection
 from retroformer.integrations.mcp.section import McpSection
 from retroformer.provenance import numbered_sha256
 from retroformer.records import Task, Tool, Transition
@@ -37,7 +37,7 @@ class McpEnvironment:
     def __init__(self, section: McpSection, tasks: Mapping[str, dict[str, Any]]) -> None:
         self._section, self._tasks = section, tasks
         self._score: Callable[..., Any] | None = None if section.score is None else function_of(section.score)
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
         self._task: dict[str, Any] = {}
         self._tools: tuple[Tool, ...] = ()
         self._steps = 0
@@ -47,7 +47,7 @@ class McpEnvironment:
         row = row_of(self._tasks, task)
         self._close()
         self._task, self._steps = row, 0
-        self._connection = Connection(self._section.source, self._section.timeout_seconds)
+        self._connection = McpConnection(self._section.source, self._section.timeout_seconds)
         return Transition(observation=opening_of(self._task), tools=self._changed_tools(self._connection))
 
     def step(self, action: str) -> Transition:
@@ -76,7 +76,7 @@ class McpEnvironment:
             self._close()
         return Transition(observation=observation, tools=tools, truncated=truncated)
 
-    def _rated(self, connection: Connection, answer: str) -> float:
+    def _rated(self, connection: McpConnection, answer: str) -> float:
         """Return the score of an answer. Raises EnvironmentFailure."""
         name = self._section.score_tool
         try:
@@ -90,7 +90,7 @@ class McpEnvironment:
         except Exception as error:  # Foreign code: the function and the tool are the user's own.
             raise EnvironmentFailure(f"The attempt cannot be rated: {type(error).__name__}: {error}.") from error
 
-    def _changed_tools(self, connection: Connection) -> tuple[Tool, ...] | None:
+    def _changed_tools(self, connection: McpConnection) -> tuple[Tool, ...] | None:
         """Return the tools for the actor if they are new; None if nothing has changed. Raises EnvironmentFailure."""
         listed = connection.changed_tools()
         if listed is not None:

@@ -79,15 +79,15 @@ def _missing(section: OpenEnv, name: str, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(f"The OpenEnv server {section.server} gives no /{name}: {why}.")
 
 
-class Answer(BaseModel):
-    """Answer of the server to a reset or a step."""
+class ServerAnswer(BaseModel):
+    """ServerAnswer of the server to a reset or a step."""
 
     observation: dict[str, Any]
     reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     done: bool = False
 
 
-class Session:
+class OpenEnvSession:
     """An open session.
 
     Raises:
@@ -107,14 +107,14 @@ class Session:
                 f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}."
             ) from None
 
-    def reset(self, arguments: Mapping[str, Any]) -> Answer:
+    def reset(self, arguments: Mapping[str, Any]) -> ServerAnswer:
         """Begin an episode. Raises EnvironmentFailure."""
         kind, data = self._ask("reset", arguments)
         if kind == "error":
             raise _failure(data)
         return _answer(data)
 
-    def step(self, action: Mapping[str, Any], fields: Collection[str]) -> Answer:
+    def step(self, action: Mapping[str, Any], fields: Collection[str]) -> ServerAnswer:
         """Do an action.
 
         Args:
@@ -151,9 +151,9 @@ class Session:
         return str(answer.get("type")), answer["data"]
 
 
-def _answer(data: Mapping[str, Any]) -> Answer:
+def _answer(data: Mapping[str, Any]) -> ServerAnswer:
     try:
-        return Answer.model_validate(data)
+        return ServerAnswer.model_validate(data)
     except ValidationError:
         raise EnvironmentFailure("The OpenEnv server answered something that is not an observation.") from None
 

@@ -10,7 +10,7 @@ from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.text import storable
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
-from retroformer.integrations.openenv.session import Answer, Session, action_form
+from retroformer.integrations.openenv.session import OpenEnvSession, ServerAnswer, action_form
 from retroformer.records import Task, Transition
 from retroformer.task_file import read_tasks
 
@@ -23,7 +23,7 @@ class OpenEnvEnvironment:
 
     def __init__(self, section: OpenEnv, resets: Mapping[str, dict[str, Any]]) -> None:
         self._section, self._resets = section, resets
-        self._session: Session | None = None
+        self._session: OpenEnvSession | None = None
         self._form: ActionForm | None = None
         self._rewards = list[float]()
         self._steps = 0
@@ -39,7 +39,7 @@ class OpenEnvEnvironment:
         arguments = row_of(self._resets, task)
         self._end()
         self._form = self._form or action_form(self._section)
-        self._session = Session(self._section)
+        self._session = OpenEnvSession(self._section)
         self._rewards, self._steps = [], 0
         opening = self._session.reset(arguments)
         if opening.done:
@@ -89,7 +89,7 @@ class OpenEnvEnvironment:
         score = self._section.score(self._rewards)
         return transition.model_copy(update={"truncated": True, "reward": score, "success": score == 1})
 
-    def _shown(self, answer: Answer) -> str:
+    def _shown(self, answer: ServerAnswer) -> str:
         name, observation = self._section.observation, answer.observation
         if name is None:
             seen = {key: value for key, value in observation.items() if key != "metadata"}
@@ -131,6 +131,6 @@ def require_server(section: OpenEnv) -> None:
     """Check that the server answers and has the action that the config names. Raises ServiceError, ConfigError."""
     try:
         action_form(section)
-        Session(section).close()
+        OpenEnvSession(section).close()
     except EnvironmentFailure as failure:
         raise ServiceError(str(failure)) from None

@@ -69,7 +69,7 @@ class _MessageItem(_Fields):
     message: _Message
 
 
-class _Part(BaseModel):
+class _MessagePart(BaseModel):
     """Part of a message of `gen_ai.*`."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -90,12 +90,12 @@ class _Part(BaseModel):
 
 class _PartsMessage(_Fields):
     role: _Role
-    parts: list[_Part]
+    parts: list[_MessagePart]
 
 
 _ITEMS = TypeAdapter(dict[int, _MessageItem])
 _MESSAGES = TypeAdapter(list[_PartsMessage])
-_PARTS = TypeAdapter(list[_Part])
+_PARTS = TypeAdapter(list[_MessagePart])
 
 
 def messages(span: Span, direction: str) -> tuple[ChatMessage, ...]:
@@ -147,7 +147,7 @@ def _gen_ai(span: Span, direction: str) -> Iterator[dict[str, Any]]:
             yield from _openai_messages(message.role, message.parts)
 
 
-def _openai_messages(role: str, parts: Sequence[_Part]) -> Iterator[dict[str, Any]]:
+def _openai_messages(role: str, parts: Sequence[_MessagePart]) -> Iterator[dict[str, Any]]:
     """Yield a message, and then each result of a tool as a message of its own, as the OpenAI API has them."""
     results, calls, content = [], [], []
     for part in parts:

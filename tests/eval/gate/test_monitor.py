@@ -10,7 +10,7 @@ import pytest
 from eval.gate.monitor import look, watch
 from eval.measure.betting import log_wealth
 from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.coaching.story import ADVISED_SPLIT, Story
+from retroformer.coaching.story import ADVISED_SPLIT, OpenTask
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
@@ -73,9 +73,9 @@ def test_a_good_adapter_that_turns_bad_is_still_rolled_back() -> None:
 
 
 def test_only_stories_that_were_drawn_to_be_advised_are_compared() -> None:
-    assert Story.of("a task", advised=True).task.split == ADVISED_SPLIT
-    assert Story.of("a task").task.split != ADVISED_SPLIT
-    assert (Story.of("a task").advised, Story.of("a task", advised=False).advised) == (True, False)
+    assert OpenTask.of("a task", advised=True).task.split == ADVISED_SPLIT
+    assert OpenTask.of("a task").task.split != ADVISED_SPLIT
+    assert (OpenTask.of("a task").advised, OpenTask.of("a task", advised=False).advised) == (True, False)
 
 
 @pytest.fixture

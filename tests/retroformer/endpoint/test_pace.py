@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.retries import Pace, Server, least_loaded
+from retroformer.endpoint.retries import ModelAddress, Pace, least_loaded
 from retroformer.errors import EndpointBusy, EndpointFailure
 from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.secrets.url import SecretUrl
@@ -16,7 +16,7 @@ from tests.support.endpoint import Behaviour, Body, Endpoint
 
 
 class Busy(Endpoint):
-    """Server that answers at most `most` requests at once, and 429 to any other."""
+    """ModelAddress that answers at most `most` requests at once, and 429 to any other."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ def test_a_wait_that_is_woken_and_cancelled_passes_its_turn_on(pause: float) -> 
 def test_a_replica_with_room_is_taken_before_one_with_a_queue() -> None:
     async def run() -> list[int]:
         addresses = (SecretUrl(f"http://127.0.0.1:{port}/v1") for port in (1, 2))
-        servers = [Server(address, None, Pace()) for address in addresses]  # type: ignore[arg-type]
+        servers = [ModelAddress(address, None, Pace()) for address in addresses]  # type: ignore[arg-type]
         taken = [servers.index(least_loaded(servers))]
         async with servers[0].pace.turn() as began:
             servers[0].pace.slow_down(began, 0.0)

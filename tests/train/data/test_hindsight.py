@@ -12,7 +12,7 @@ from retroformer.records import Ending, Key, Outcome, Reflection, Step, Task, Tr
 from tests.support.characters import CAPITAL, attempt_at
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.data.inputs import advice_to_imitate
-from train.data.samples import Advice
+from train.data.samples import AdviceText
 
 ROOM = (
     "You are in a room. Looking around, you see a drawer 1, a drawer 2, a shelf 1, and a desk 1.\n\n"
@@ -54,9 +54,9 @@ def test_a_failure_is_relabelled_with_what_a_retry_has_found(tmp_path: Path) -> 
     store_game(config, "mug-2", played("mug-2", "desk 1", "nothing"), "Look in desk 1.")
     *reflected, last = advice_to_imitate(load(config, ["train.sft.texts=hindsight"]))
     assert reflected == [
-        Advice(prompt("mug-1"), "Look in shelf 1, desk 1 and drawer 2."),
+        AdviceText(prompt("mug-1"), "Look in shelf 1, desk 1 and drawer 2."),
         # Nobody found the mug of this game, but another game's was on a shelf.
-        Advice(prompt("mug-2"), "Look in shelf 1, desk 1 and drawer 2."),
+        AdviceText(prompt("mug-2"), "Look in shelf 1, desk 1 and drawer 2."),
     ]
     assert last.text == "Look in shelf 1 and drawer 2."
 
@@ -72,9 +72,9 @@ def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
         "Seen: none\n"
         "Searched: drawer 1-2\n"
         "Not searched: shelf 1, desk 1\n"
-        "Advice: Look in drawer 2.\n"
+        "AdviceText: Look in drawer 2.\n"
         "Searched then: drawer 2\n"
-        "Failed. Advice for the next attempt:"
+        "Failed. AdviceText for the next attempt:"
     )
 
 
@@ -109,7 +109,9 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
     assert overlooked.startswith(
         "Task: put some book on desk\nSeen: book 1 in shelf 1\nSearched: shelf 1, drawer 1\nNot searched: "
     )
-    assert overlooked.endswith("Advice: Look in shelf 1.\nSearched then: shelf 1\nFailed. Advice for the next attempt:")
+    assert overlooked.endswith(
+        "AdviceText: Look in shelf 1.\nSearched then: shelf 1\nFailed. AdviceText for the next attempt:"
+    )
     assert set(others) > {"The book 1 is in shelf 1."}
     assert all(text.startswith("Look in ") for text in set(others) - {"The book 1 is in shelf 1."})
 

@@ -13,11 +13,11 @@ from retroformer.records import PreferencePair
 from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_tokenizer
 from train.data.rows import AT_ONCE, write_pairs, write_rows, write_samples
-from train.data.samples import Advice, sample_pairs, samples
+from train.data.samples import AdviceText, sample_pairs, samples
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-TEXTS = [Advice(prompt("task " * (1 + number % 5)), f"{GOOD} {number}") for number in range(21)]
+TEXTS = [AdviceText(prompt("task " * (1 + number % 5)), f"{GOOD} {number}") for number in range(21)]
 PAIRS = [
     PreferencePair(task_id=f"{number}", prompt=asked, chosen=text, rejected=BAD, margin=1.0)
     for number, (asked, text, _) in enumerate(TEXTS)

@@ -6,7 +6,7 @@ from retroformer.records import Message, PreferencePair
 from tests.train.world import BAD, GOOD, prompt
 from train.base import load_tokenizer
 from train.data.samples import (
-    Advice,
+    AdviceText,
     order_of_training,
     prompt_ids,
     require_length,
@@ -17,7 +17,7 @@ from train.data.samples import (
 
 QUESTION = (
     Message(role="system", content="You give advice to a household robot that failed."),
-    Message(role="user", content="> go to shelf 12\nshelf 12: mug 1, mug 2\nFailed. Advice:"),
+    Message(role="user", content="> go to shelf 12\nshelf 12: mug 1, mug 2\nFailed. AdviceText:"),
 )
 
 
@@ -26,7 +26,7 @@ def test_training_and_server_tokenise_equally() -> None:
     turns = [{"role": message.role, "content": message.content} for message in QUESTION]
     served_text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     served_ids = tokenizer(served_text, add_special_tokens=False).input_ids
-    [sample] = samples(tokenizer, [Advice(QUESTION, "Take mug 2.")])
+    [sample] = samples(tokenizer, [AdviceText(QUESTION, "Take mug 2.")])
     assert sample.prompt_ids == served_ids
     assert tokenizer.decode(sample.ids) == served_text + "Take mug 2.<|im_end|>"
 
@@ -44,7 +44,7 @@ def test_tokens_of_a_conversation_are_those_of_its_parts() -> None:
 
 def test_a_response_ends_with_the_end_of_turn_token() -> None:
     tokenizer = load_tokenizer(Train())
-    [sample] = samples(tokenizer, [Advice(QUESTION, "Take mug 2.")])
+    [sample] = samples(tokenizer, [AdviceText(QUESTION, "Take mug 2.")])
     assert sample.responses == [sample.response_ids]
     assert tokenizer.decode(sample.response_ids[:-1]) == "Take mug 2."
     assert sample.response_ids[-1] == tokenizer.eos_token_id
@@ -52,7 +52,7 @@ def test_a_response_ends_with_the_end_of_turn_token() -> None:
 
 def test_text_that_was_cut_is_not_taught_as_complete() -> None:
     tokenizer = load_tokenizer(Train())
-    whole, cut = samples(tokenizer, [Advice(QUESTION, "Take mug", is_cut) for is_cut in (False, True)])
+    whole, cut = samples(tokenizer, [AdviceText(QUESTION, "Take mug", is_cut) for is_cut in (False, True)])
     assert whole.response_ids == [*cut.response_ids, tokenizer.eos_token_id]
     pair = PreferencePair(task_id="a", prompt=QUESTION, chosen="Take", rejected="Go", rejected_is_cut=True, margin=1.0)
     ((chosen, rejected),) = sample_pairs(tokenizer, [pair])
@@ -62,7 +62,7 @@ def test_text_that_was_cut_is_not_taught_as_complete() -> None:
 
 def test_the_same_advice_on_the_same_trajectory_is_one_sample() -> None:
     tokenizer = load_tokenizer(Train())
-    texts = [Advice(prompt(name), text) for name, text in (("a", GOOD), ("b", GOOD), ("a", GOOD), ("a", BAD))]
+    texts = [AdviceText(prompt(name), text) for name, text in (("a", GOOD), ("b", GOOD), ("a", GOOD), ("a", BAD))]
     assert len(list(samples(tokenizer, texts))) == 3
     pair = PreferencePair(task_id="a", prompt=prompt("a"), chosen=GOOD, rejected=BAD, margin=1.0)
     assert len(list(sample_pairs(tokenizer, [pair, pair]))) == 1

@@ -13,7 +13,7 @@ from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main
 from train.base import add_fresh_adapter, leave_casting_to_autocast
-from train.plan.estimate import GIB, NF4, USABLE_SHARE, Case, case_of, cases, estimate, fit, largest
+from train.plan.estimate import GIB, NF4, USABLE_SHARE, PlannedStage, case_of, cases, estimate, fit, largest
 from train.plan.rehearsal import LiveBytes, tensors_of
 from train.plan.report import describe_plan, table
 from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
@@ -38,9 +38,9 @@ def longchat() -> Shape:
     return shape_of(read_config(LONGCHAT))
 
 
-def case(shape: Shape, name: str, samples: int, tokens: int, drawn: int = 0, device: Device = "cuda") -> Case:
+def case(shape: Shape, name: str, samples: int, tokens: int, drawn: int = 0, device: Device = "cuda") -> PlannedStage:
     """Return a stage on LongChat as in the paper, with responses of 128 tokens and micro-batches of `samples`."""
-    return Case(STAGES[name], shape, PAPER, device, samples * tokens, tokens, 128, drawn)
+    return PlannedStage(STAGES[name], shape, PAPER, device, samples * tokens, tokens, 128, drawn)
 
 
 def test_the_built_in_shape_of_longchat_has_the_parameters_of_llama_7b(longchat: Shape) -> None:
@@ -234,7 +234,7 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpo
         total.backward()
     train = Train(quantization="none", lora=lora, dtype="bfloat16")
     device: Device = "cuda" if checkpointing else "cpu"
-    memory = estimate(Case(STAGES["ppo"], shape_of(config), train, device, 512, 288, 32))
+    memory = estimate(PlannedStage(STAGES["ppo"], shape_of(config), train, device, 512, 288, 32))
     mask = 512 * 512 * 2 if checkpointing else 0
     assert memory.activations + mask + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
 

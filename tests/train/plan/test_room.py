@@ -8,7 +8,7 @@ import torch
 from retroformer.errors import ConfigError
 from tests.train.world import collect, config_file, tiny_experiment
 from train.__main__ import main
-from train.plan.estimate import require_room
+from train.plan.estimate import require_memory
 from train.stage import make_stage
 
 pytestmark = [
@@ -65,7 +65,7 @@ def test_processes_on_one_machine_share_its_memory(
     experiment = tiny_experiment(workplace, tiny_base)
     stage = make_stage("sft", experiment, [], {})
     free(monkeypatch, 8)
-    require_room(stage, tokens=100)
+    require_memory(stage, tokens=100)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")
     with pytest.raises(ConfigError, match="would take about"):
-        require_room(stage, tokens=100)
+        require_memory(stage, tokens=100)

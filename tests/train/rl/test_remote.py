@@ -26,7 +26,7 @@ from train.adapter import Adapter, require_adapter
 from train.base import load_base
 from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
-from train.rl.remote import PROBES, Server, _disagreement, responder
+from train.rl.remote import PROBES, RemoteSampler, _disagreement, responder
 from train.rl.sampling import Responses, respond
 from train.rl.stage import train_by_grpo, train_by_ppo
 from train.rl.updates import make_optimizer
@@ -194,7 +194,7 @@ def drawing_at(url: str, base: Path, workplace: Path) -> Callable[[], Responses]
     """Sample a response of at most four tokens from a server, with any distance tolerated."""
     train, sft, reward = adapters(workplace, base)
     model = SharedBase(load_base(train), sft, reward)
-    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=99)
+    server = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=99)
     return lambda: server(model, [[1, 10]], DRAW)
 
 
@@ -209,7 +209,7 @@ def test_an_update_is_sampled_with_the_trained_weights(tiny_base: Path, workplac
         SharedBase(load_base(train), sft, reward),
         quick_settings(updates=3, batch_size=8, kl=1e-6),
     )
-    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=EXACT)
+    server = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=EXACT)
     history = list(ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server))
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
     assert all(abs(facts["server_kl"]) < EXACT for facts in history)
@@ -225,7 +225,7 @@ def test_other_weights_in_the_server_end_the_stage_before_a_training_step(
     train, sft, reward = adapters(workplace, tiny_base)
     model, settings = HandsOverAnother(load_base(train), sft, reward), quick_settings(updates=3, batch_size=8)
     model.another = sft
-    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed")
+    server = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed")
     updates = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server)
     assert next(updates)["server_distance"] < EXACT, "the policy is the SFT policy until it learns"
     learned = [parameter.detach().clone() for parameter in model.adapter_parameters()]
@@ -242,7 +242,7 @@ def test_stale_files_are_detected_even_if_their_policy_is_similar(tiny_base: Pat
     model = SharedBase(load_base(train), sft, reward)
     settings = quick_settings(updates=2, batch_size=8, learning_rate=1e-6)
     with answering(ReadsStaleFiles(url, workplace / "kept")) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
+        server = RemoteSampler(Generation(base_url=address), "run-ppo", workplace / "handed")
         updates = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server)
         assert next(updates)["server_distance"] < EXACT
         with pytest.raises(ProvenanceError, match="has not read the current policy: the sha256 of the saved files"):
@@ -256,7 +256,7 @@ def test_bfloat16_rounding_is_tolerated_and_a_4_bit_base_is_not(tiny_base: Path,
 
     def distance(**kind: Any) -> float:
         model = SharedBase(load_base(train.model_copy(update=kind)), sft, reward)
-        server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=9)
+        server = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=9)
         return server(model, sorted(PROMPTS, key=len), DRAW._replace(max_new_tokens=16, at_once=4)).facts[
             "server_distance"
         ]
@@ -274,9 +274,9 @@ def test_every_replica_gets_the_policy_and_a_share_of_the_prompts(
     counts = [Balances(url), Balances(second_url)]
     with answering(counts[0]) as first, answering(counts[1]) as second:
         generation = Generation(base_url=first, replicas=(second,))
-        server = Server(generation, "run-ppo", workplace / "handed", tolerance=EXACT)
+        server = RemoteSampler(generation, "run-ppo", workplace / "handed", tolerance=EXACT)
         responses = server(model, PROMPTS[:1] * 8, DRAW)
-    alone = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=EXACT)
+    alone = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=EXACT)
     assert responses.facts["server_distance"] < EXACT
     assert len(alone(model, PROMPTS[:1] * 8, DRAW).tokens) == len(responses.tokens) == 8
     # Two to load and unload, and the probes.
@@ -291,7 +291,7 @@ def test_servers_behind_a_balancer_that_did_not_all_load_the_policy_end_the_stag
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
     with answering(Balances(url, second_url)) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
+        server = RemoteSampler(Generation(base_url=address), "run-ppo", workplace / "handed")
         with pytest.raises(EndpointFailure, match=r"no model|No model|not served|404|400"):
             server(model, PROMPTS[:1] * 8, DRAW)
 
@@ -300,7 +300,7 @@ def test_servers_that_disagree_end_the_stage(tiny_base: Path, workplace: Path, u
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
     with answering(Disagrees(url)) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
+        server = RemoteSampler(Generation(base_url=address), "run-ppo", workplace / "handed")
         with pytest.raises(ProvenanceError, match=r"do not sample with the same policy.*differ by 0\.5"):
             server(model, PROMPTS[:1] * 8, DRAW)
     assert models(url) == ["base"]
@@ -309,7 +309,7 @@ def test_servers_that_disagree_end_the_stage(tiny_base: Path, workplace: Path, u
 def test_a_server_with_other_quantised_weights_is_refused(tiny_base: Path, workplace: Path, url: str) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
-    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", "nf4", tolerance=9)
+    server = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed", "nf4", tolerance=9)
     with pytest.raises(ProvenanceError, match="weights quantised as none, and the policy is trained on nf4"):
         server(model, PROMPTS, DRAW)
     assert models(url) == ["base"]
@@ -335,7 +335,7 @@ def test_equal_prompts_have_different_seeds_and_an_update_is_repeatable(
 
     def drawn(seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
-        server = Server(Generation(base_url=url), "run-grpo", workplace / "handed")
+        server = RemoteSampler(Generation(base_url=url), "run-grpo", workplace / "handed")
         return server(model, [[1, 10, 30]] * 4, DRAW._replace(max_new_tokens=8, at_once=2)).tokens
 
     assert len(set(map(tuple, drawn(0)))) == 4

@@ -10,7 +10,7 @@ from retroformer.experiment.sections.train import Sac
 from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.sac.models import ActorCritic, log_policy
-from train.sac.sac import Attempt, PlayedStep, Replay, chosen_values, due, follow, make_optimizers, sac, update
+from train.sac.sac import PlayedEpisode, PlayedStep, Replay, chosen_values, due, follow, make_optimizers, sac, update
 from train.shared_prompt.group import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -137,9 +137,9 @@ def test_the_training_ends_with_the_budget_of_episodes(
 ) -> None:
     settings, replay, played = SETTINGS.model_copy(update=limits), Replay(), list[int]()
 
-    def play(episode: int) -> Attempt:
+    def play(episode: int) -> PlayedEpisode:
         played.append(episode)
-        return Attempt([step(model, 0, over=False), step(model, 1)], {"solved": 0.0})
+        return PlayedEpisode([step(model, 0, over=False), step(model, 1)], {"solved": 0.0})
 
     facts = list(sac(model, make_optimizers(model, settings), replay, play, settings, seed=3))
     assert played == list(range(episodes))

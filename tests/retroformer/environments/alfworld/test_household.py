@@ -28,7 +28,7 @@ STEPS = (
 )
 
 
-class Scribe:
+class ChainRecorder:
     """Writer that writes a given line and records its prompt."""
 
     def __init__(self, line: str) -> None:
@@ -63,7 +63,7 @@ def scene(**changes: object) -> Scene:
 def test_a_sampled_action_is_drawn_with_its_seed_and_a_greedy_one_needs_none(
     temperature: float, seed: int | None
 ) -> None:
-    scribe = Scribe(" go to desk 1")
+    scribe = ChainRecorder(" go to desk 1")
     asyncio.run(HouseholdActor(scribe, temperature).act(scene(seed=71)))
     assert scribe.sampled_with == [(temperature, seed)]
 
@@ -98,7 +98,7 @@ def test_the_prompt_equals_the_training_text() -> None:
     ],
 )
 def test_one_line_becomes_one_action(line: str, action: str) -> None:
-    scribe = Scribe(line)
+    scribe = ChainRecorder(line)
     move = asyncio.run(HouseholdActor(scribe).act(scene()))
     assert move.action == action
     assert move.usage == Usage(calls=1, prompt_tokens=90, completion_tokens=7)
@@ -110,9 +110,11 @@ def test_one_line_becomes_one_action(line: str, action: str) -> None:
 def test_the_action_is_in_the_grammar_of_the_environment() -> None:
     line = " move mug 2 to desk 1"
     heard = scene(choices=("look", "put mug 2 in/on shelf 1"))
-    assert asyncio.run(HouseholdActor(Scribe(line)).act(heard)).action == "put mug 2 in/on desk 1"
-    assert asyncio.run(HouseholdActor(Scribe(line), grammar="put").act(scene())).action == "put mug 2 in/on desk 1"
-    assert asyncio.run(HouseholdActor(Scribe(line)).act(scene())).action == "move mug 2 to desk 1"
+    assert asyncio.run(HouseholdActor(ChainRecorder(line)).act(heard)).action == "put mug 2 in/on desk 1"
+    assert (
+        asyncio.run(HouseholdActor(ChainRecorder(line), grammar="put").act(scene())).action == "put mug 2 in/on desk 1"
+    )
+    assert asyncio.run(HouseholdActor(ChainRecorder(line)).act(scene())).action == "move mug 2 to desk 1"
 
 
 POSSIBLE = (
@@ -140,7 +142,7 @@ def test_an_admissible_actor_is_offered_useful_actions_and_every_place_in_the_co
 
 
 def test_an_admissible_actor_asks_for_one_whole_line_among_its_choices() -> None:
-    scribe = Scribe(" move mug 2 to shelf 1")
+    scribe = ChainRecorder(" move mug 2 to shelf 1")
     move = asyncio.run(HouseholdActor(scribe, choice="admissible").act(scene(choices=POSSIBLE)))
     assert scribe.choices == [
         " examine shelf 1\n",
@@ -153,7 +155,7 @@ def test_an_admissible_actor_asks_for_one_whole_line_among_its_choices() -> None
 
 
 def test_the_actions_offered_for_training_are_those_that_the_served_actor_chooses_among() -> None:
-    here, scribe = scene(choices=POSSIBLE), Scribe("")
+    here, scribe = scene(choices=POSSIBLE), ChainRecorder("")
     offers = extras.actors["household"].offers
     assert offers is not None
     texts = offers(Alfworld(name="alfworld"), here)
