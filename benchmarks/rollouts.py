@@ -28,14 +28,14 @@ from typing import Any
 import httpx
 
 from retroformer.agents.baseline import NoReflector
+from retroformer.config.parts import Parts, chosen_tasks, load_config, make_actor, parts
+from retroformer.config.sections.base import Collect, Endpoint
 from retroformer.endpoint.model import LanguageModel
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.parts import Parts, chosen_tasks, load_config, make_actor, parts
-from retroformer.experiment.sections.base import Collect, Endpoint
-from retroformer.ledger import Ledger
-from retroformer.protocols import Actor, Agent
-from retroformer.records import Key, Memory, Message, Outcome, Task, Usage
-from retroformer.store import Store
+from retroformer.method.protocols import Actor, Agent
+from retroformer.method.records import Key, Memory, Message, Outcome, Task, Usage
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.store import Store
 
 CONFIG = """
 run: benchmark

@@ -26,10 +26,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import LoadedConfig, parts
-from retroformer.records import Task
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.parts import LoadedConfig, parts
+from retroformer.method.records import Task
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "demo.yaml"
@@ -57,12 +57,12 @@ def play_evaluation(experiment: Experiment, seeds: int) -> None:
 
 async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
+    from retroformer.config.storage import open_store
+    from retroformer.config.views import reflection_renderer
     from retroformer.environments.alfworld.reflectors import mixed_reflector
-    from retroformer.experience import Budget, Experience
-    from retroformer.experiment.storage import open_store
-    from retroformer.experiment.views import reflection_renderer
-    from retroformer.ledger import Ledger
-    from retroformer.schedule import Work, work_through
+    from retroformer.run.experience import Budget, Experience
+    from retroformer.run.ledger import Ledger
+    from retroformer.run.schedule import Work, work_through
 
     experiment = config(store_url)
     tasks = seed_tasks(experiment, seeds)
@@ -87,7 +87,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
 
 
 def seed_tasks(experiment: Experiment, seeds: int, split: str = "train") -> tuple[Task, ...]:
-    from retroformer.experiment.parts import chosen_tasks
+    from retroformer.config.parts import chosen_tasks
 
     return chosen_tasks(experiment, seeds, (split,))
 
@@ -126,7 +126,7 @@ def copied_tasks(experiment: Experiment, seeds: int, copies: int, split: str) ->
 
 def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     """Read all facts as whole records: the baseline."""
-    from retroformer.experiment.storage import open_store
+    from retroformer.config.storage import open_store
 
     with closing(open_store(experiment)) as store:
         attempts = sum(1 for _ in store.stream_trajectories("collect"))
@@ -136,11 +136,11 @@ def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     """Resume a finished collect; return the longest pause of the event loop in milliseconds."""
     from retroformer.agents.baseline import NoReflector
-    from retroformer.experience import Budget, Experience
-    from retroformer.experiment.storage import open_store
-    from retroformer.ledger import Ledger
-    from retroformer.protocols import Agent
-    from retroformer.schedule import Work, work_through
+    from retroformer.config.storage import open_store
+    from retroformer.method.protocols import Agent
+    from retroformer.run.experience import Budget, Experience
+    from retroformer.run.ledger import Ledger
+    from retroformer.run.schedule import Work, work_through
 
     async def resume() -> float:
         longest = 0.0
@@ -177,7 +177,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def summary(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from collect.rate import summary as summary_of
-    from retroformer.experiment.storage import open_store
+    from retroformer.config.storage import open_store
 
     with closing(open_store(experiment)) as store:
         return summary_of(store, "collect", tasks)
@@ -190,8 +190,8 @@ def dry_run(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def pairs(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from retroformer.experiment.storage import open_store
-    from retroformer.preference_pairs import preference_pairs
+    from retroformer.config.storage import open_store
+    from retroformer.method.pairs import preference_pairs
 
     with closing(open_store(experiment)) as store:
         return deque(preference_pairs(store, "collect"), maxlen=1)
@@ -212,7 +212,7 @@ def export(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.play.verify import _probe_prompt
-    from retroformer.experiment.storage import open_store
+    from retroformer.config.storage import open_store
 
     with closing(open_store(experiment)) as store:
         return _probe_prompt(store)
@@ -222,7 +222,7 @@ def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.measure.results import arm_results
     from eval.report.evaluation import Evaluated
     from eval.report.report import write_report
-    from retroformer.experiment.storage import open_store
+    from retroformer.config.storage import open_store
 
     arms = {name: [f"eval/{name}"] for name in experiment.eval.arms}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:

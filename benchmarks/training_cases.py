@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
 from retroformer.models.embedded import base_model_folder
 
 SFT, REWARD = "sft", "reward"

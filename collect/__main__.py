@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import Commands, ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
 if TYPE_CHECKING:
-    from retroformer.experiment.config import Experiment
+    from retroformer.config.experiment import Experiment
 
 
 class CollectCommands(Commands):
@@ -36,7 +36,7 @@ def rate(
     Reads the tasks of environment.split. Writes attempts and rated reflections to the store, by default
     runs/RUN/experience.db. Stored work is not repeated, so the same command continues after a stop.
     """
-    from retroformer.experiment.parts import load_configs
+    from retroformer.config.parts import load_configs
 
     for loaded in load_configs(config, overrides):
         _print_domain(loaded.experiment)
@@ -56,7 +56,7 @@ def warm(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the tasks of environment.split. Writes collect.written pieces of advice to the store, for `train warm`.
     """
-    from retroformer.experiment.parts import load_configs
+    from retroformer.config.parts import load_configs
 
     from .warm import write_advice
 
@@ -82,8 +82,8 @@ def listen(
     Reads OTLP over HTTP at /v1/traces. Writes every request to runs/RUN/traces before it answers. Afterwards import
     that folder: import EXPERIMENT.yaml runs/RUN/traces --format otlp.
     """
-    from retroformer.experiment.file import load
-    from retroformer.plugins import load_plugin
+    from retroformer.config.file import load
+    from retroformer.config.plugins import load_plugin
 
     serve = load_plugin("retroformer.listeners", trace_format, "trace listener")
     inbox = load(config, overrides).folder / "traces"

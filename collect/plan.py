@@ -4,12 +4,12 @@ from contextlib import closing
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
-from retroformer.arm_names import collecting
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts
-from retroformer.experiment.sections.base import Endpoint
-from retroformer.experiment.storage import open_store
-from retroformer.records import Usage
+from retroformer.config.arm_names import collecting
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, check_prompts
+from retroformer.config.sections.base import Endpoint
+from retroformer.config.storage import open_store
+from retroformer.method.records import Usage
 
 from .tasks import tasks_of_round
 

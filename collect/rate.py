@@ -5,21 +5,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
-from retroformer.arm_names import collecting
-from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.config.arm_names import collecting
+from retroformer.config.conditions import conditions, rerating
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, check_prompts, parts, require_addresses
+from retroformer.config.sections.base import RetryPlan
+from retroformer.config.storage import open_store
 from retroformer.errors import InfrastructureFailure, MissingInput
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.conditions import conditions, rerating
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts, parts, require_addresses
-from retroformer.experiment.sections.base import RetryPlan
-from retroformer.experiment.storage import open_store
-from retroformer.ledger import Ledger
-from retroformer.preference_pairs import count_ratings
-from retroformer.progress import Tally, tally
-from retroformer.records import Outcome, Task
-from retroformer.schedule import Work, work_through
-from retroformer.store import Store
+from retroformer.method.pairs import count_ratings
+from retroformer.method.records import Outcome, Task
+from retroformer.run.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.progress import Tally, tally
+from retroformer.run.schedule import Work, work_through
+from retroformer.run.store import Store
 
 from .tasks import refuse_repeated, tasks_of_round
 

@@ -3,13 +3,13 @@
 import random
 from collections.abc import Sequence
 
-from retroformer.arm_names import collecting
+from retroformer.config.arm_names import collecting
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import chosen_tasks
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import chosen_tasks
-from retroformer.records import Task
-from retroformer.store import Store
+from retroformer.method.records import Task
+from retroformer.run.store import Store
 
 
 def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:

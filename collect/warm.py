@@ -5,22 +5,22 @@ from contextlib import closing
 from dataclasses import replace
 
 from retroformer.agents.actors import scripted_actor
-from retroformer.arm_names import WRITTEN
+from retroformer.config.arm_names import WRITTEN
+from retroformer.config.conditions import conditions
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, Parts, gather_all, parts
+from retroformer.config.sections.base import ActorSection, EvaluatorSection, Loop
+from retroformer.config.storage import open_store
+from retroformer.config.views import reflection_renderer
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.conditions import conditions
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, Parts, gather_all, parts
-from retroformer.experiment.sections.base import ActorSection, EvaluatorSection, Loop
-from retroformer.experiment.storage import open_store
-from retroformer.experiment.views import reflection_renderer
-from retroformer.ledger import Ledger
-from retroformer.progress import Tally, tally
-from retroformer.protocols import Reflector
-from retroformer.records import Key, Memory, Outcome, Reflection, Task
-from retroformer.store import Store
+from retroformer.method.protocols import Reflector
+from retroformer.method.records import Key, Memory, Outcome, Reflection, Task
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.progress import Tally, tally
+from retroformer.run.store import Store
 
 from .tasks import ordered_tasks
 

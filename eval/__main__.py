@@ -2,7 +2,7 @@
 
 import asyncio
 
-from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
 app = make_app()
@@ -15,7 +15,7 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     Reads the tasks of eval.split and asks the served reflectors. Writes attempts to the store, by default
     runs/RUN/experience.db, and the report to runs/RUN/eval/report.md and report.html.
     """
-    from retroformer.experiment.parts import load_configs
+    from retroformer.config.parts import load_configs
 
     from .play.compare import compare_arms
 

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retroformer.cases.case import Case
     from retroformer.cases.files import read_cases, write_cases
-    from retroformer.coaching.reflector import Advice, Invalid, Reflector
-    from retroformer.coaching.story import Gains
+    from retroformer.coach.reflector import Advice, Invalid, Reflector
+    from retroformer.coach.story import Gains
 
 __all__ = ["Advice", "Case", "Gains", "Invalid", "Reflector", "read_cases", "write_cases"]
 
-_HOMES = {"Case": "cases.case", "Gains": "coaching.story", "read_cases": "cases.files", "write_cases": "cases.files"}
-"""Modules of the public names that are not in `coaching.reflector`."""
+_HOMES = {"Case": "cases.case", "Gains": "coach.story", "read_cases": "cases.files", "write_cases": "cases.files"}
+"""Modules of the public names that are not in `coach.reflector`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that importing the package alone stays fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"retroformer.{_HOMES.get(name, 'coaching.reflector')}"), name)
+    return getattr(import_module(f"retroformer.{_HOMES.get(name, 'coach.reflector')}"), name)
 
 
 def __dir__() -> list[str]:

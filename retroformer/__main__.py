@@ -9,10 +9,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import Commands, ConfigFile, Overrides, call, example, make_app
+from retroformer.config.plugins import load_plugin, plugin_names
+from retroformer.config.stages import Stage, stage_package
 from retroformer.errors import ConfigError, MissingInput, run_command
-from retroformer.plugins import load_plugin, plugin_names
-from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 OF_GATE = ("promote", "rollback", "promotions", "monitor")
@@ -79,7 +79,7 @@ def init(
 
     Reads nothing. Writes agent.py, tasks.jsonl and agent.yaml to FOLDER.
     """
-    from retroformer.starter import write_starter
+    from retroformer.coach.starter import write_starter
 
     print(write_starter(folder))
 
@@ -102,8 +102,8 @@ def play(
     """
     if list_ids is (task is not None):
         raise typer.BadParameter("give either --list or --task ID.")
-    from retroformer import play
-    from retroformer.experiment.file import load
+    from retroformer.config.file import load
+    from retroformer.run import play
 
     experiment = load(config, overrides)
     if task is None:
@@ -129,8 +129,8 @@ def show(
 
     Reads the store of the run. Writes the list of stories, or those of one task, to standard output.
     """
-    from retroformer.stories.runs import opened
-    from retroformer.stories.show import shown
+    from retroformer.coach.stories.runs import opened
+    from retroformer.coach.stories.show import shown
 
     with opened(run, overrides) as runs:
         for line in shown(runs, task, arm, as_json=as_json):
@@ -180,7 +180,7 @@ def export(
     Reads the store of the run. Writes FILE, which appears complete or not at all.
     """
     from retroformer.cases.exchange import export_cases
-    from retroformer.experiment.file import load
+    from retroformer.config.file import load
 
     print(export_cases(load(config, overrides), file, name, exact=exact))
 
@@ -208,7 +208,7 @@ def import_(
     Reads PATH. Writes its attempts, advice and ratings to the store of the run, all or none.
     """
     from retroformer.cases.exchange import import_cases
-    from retroformer.experiment.file import load
+    from retroformer.config.file import load
 
     print(import_cases(load(config, overrides), path, name, score, as_json=as_json))
 
@@ -219,8 +219,8 @@ def recover(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the store of the run. Writes a new file beside it, and explains how to replace the damaged file.
     """
-    from retroformer.experiment.file import load_domains
-    from retroformer.store.damage import recover
+    from retroformer.config.file import load_domains
+    from retroformer.run.store.damage import recover
 
     saved = recover(load_domains(config, overrides)[0].store_url)
     print(

@@ -19,8 +19,8 @@
 An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried.
 Everything else stops the stage, which ends with the sentence and the error's exit status, usually 1. A bug still shows
 its traceback.
-No sentence holds a password or an API key: secrets registered with `retroformer.secrets.redaction` are hidden when an
-error is created.
+No sentence holds a password or an API key: secrets registered with `retroformer.endpoint.secrets.redaction` are hidden
+when an error is created.
 """
 
 import errno
@@ -30,10 +30,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from retroformer.secrets.redaction import guard_output, redacted
+from retroformer.endpoint.secrets.redaction import guard_output, redacted
 
 if TYPE_CHECKING:
-    from retroformer.records import Usage
+    from retroformer.method.records import Usage
 
 
 STOPPED_STATUS = os.EX_TEMPFAIL
@@ -108,7 +108,7 @@ class EndpointFailure(InfrastructureFailure, ConnectionError):
 
 class EndpointBusy(EndpointFailure):
     """The endpoint requests a longer pause (Retry-After) than a call may take. After a very long one it gets
-    no more calls in this run (`retroformer/experience.py`).
+    no more calls in this run (`retroformer/run/experience.py`).
     """
 
     def __init__(self, *words: object, retry_after_seconds: float, usage: "Usage | None" = None) -> None:
@@ -135,7 +135,7 @@ _WRITE_ERRORS = {
 def usage_of(error: BaseException) -> "Usage":
     """Return the usage paid for before `error`, by a failed call or by a call that was cancelled after it was sent."""
     # Records import pydantic, which takes longer than all the rest of `--help`.
-    from retroformer.records import Usage
+    from retroformer.method.records import Usage
 
     usage = getattr(error, "usage", None)
     return usage if isinstance(usage, Usage) else Usage()

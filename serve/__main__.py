@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
 app = make_app()
@@ -42,7 +42,7 @@ def serve(
     adapter that is served as reflector to the promotions. Prints its address, which is OpenAI-compatible, once it
     answers. Runs until it is interrupted.
     """
-    from retroformer.experiment.file import load_domains
+    from retroformer.config.file import load_domains
 
     from . import endpoint
     from .supervisor import first_line_of_input, when_input_closes

@@ -10,12 +10,12 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from retroformer.config.adapters import REFLECTOR
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.serve import Serve
+from retroformer.endpoint.loopback import is_loopback
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.adapters import REFLECTOR
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.serve import Serve
-from retroformer.loopback import is_loopback
-from retroformer.promotions.history import History
+from retroformer.run.promotions.history import History
 
 from .served_names import Serving, record_first_adapter, served_names
 from .supervisor import HEALTH, POLL_SECONDS, Service, get, supervise

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from retroformer.loopback import is_loopback
+from retroformer.endpoint.loopback import is_loopback
 
 from .requests import RETRY_SECONDS, RequestError
 from .supervisor import HEALTH

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
+from retroformer.config.adapters import REFLECTOR
+from retroformer.config.sections.base import best_of
 from retroformer.errors import MissingInput, RetroformerError
-from retroformer.experiment.adapters import REFLECTOR
-from retroformer.experiment.sections.base import best_of
-from retroformer.promotions.history import History, current_of, name_of
-from retroformer.promotions.promotion import NO_ADVICE, PromotedAdapter
-from retroformer.provenance import (
+from retroformer.run.promotions.history import History, current_of, name_of
+from retroformer.run.promotions.promotion import NO_ADVICE, PromotedAdapter
+from retroformer.run.provenance import (
     ADAPTER_WEIGHTS,
     Provenance,
     ServedModel,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from retroformer.available_memory import available_memory
 from retroformer.errors import ConfigError
+from retroformer.files.available_memory import available_memory
 from retroformer.models.base_dtype import Dtype
 from retroformer.models.base_files import shards, weight_files, weights_index, weights_of
 from retroformer.models.quantization import Quantization

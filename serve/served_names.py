@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.adapters import (
+from retroformer.config.adapters import (
     ACTORS,
     ADVISERS,
     REFLECTOR,
@@ -18,14 +17,15 @@ from retroformer.experiment.adapters import (
     has_adapter,
     reward_folder,
 )
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import best_of
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import best_of
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.method.records import Record
 from retroformer.models.base_dtype import Dtype
 from retroformer.models.quantization import Quantization
-from retroformer.promotions.history import History, name_of
-from retroformer.provenance import ADAPTER_WEIGHTS, folder_sha256
-from retroformer.records import Record
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.run.promotions.history import History, name_of
+from retroformer.run.provenance import ADAPTER_WEIGHTS, folder_sha256
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from retroformer.errors import run_command
 from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
-from retroformer.promotions.history import History
+from retroformer.run.promotions.history import History
 
 from .answers import Answers
 from .api import OpenAI, application

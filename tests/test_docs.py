@@ -14,12 +14,12 @@ from pydantic import TypeAdapter
 
 from eval.play.arms import reflector_models
 from retroformer.__main__ import OF_EVAL
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.plugins import plugin_names
+from retroformer.config.stages import stage_package
 from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.plugins import plugin_names
-from retroformer.stages import stage_package
 from tests.support.keys import ENVIRONMENTS, keys
 from tests.support.runs import ROOT
 

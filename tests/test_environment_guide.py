@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.store import Store
+from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.guessing import BLOCKS, FILES, SECTION, addresses, halve, save_project
 from tests.support.runs import ROOT, facts_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from retroformer.store import Store
+from retroformer.run.store import Store
 from tests.support.runs import ROOT, Facts, facts_of, stored
 
 SEED_CONFIG, REPORT_CONFIG = (ROOT / "configs" / "evidence" / name for name in ("seed.yaml", "report.yaml"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.storage import open_store
-from retroformer.store import Store
+from retroformer.config.storage import open_store
+from retroformer.run.store import Store
 from tests.collect.test_rate import collect
 from tests.faults.invariant import Ended, Whole, violations, whole_of
 from tests.support.endpoint import Endpoint

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from retroformer.__main__ import OF_EVAL, main
-from retroformer.experiment.file import load
-from retroformer.plugins import plugin_names
+from retroformer.config.file import load
+from retroformer.config.plugins import plugin_names
 from tests.support.commands import commands
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.file import load_domains
+from retroformer.config.file import load_domains
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("collect", "train", "serve", "eval")
@@ -114,9 +114,9 @@ def test_an_integration_is_imported_only_by_itself() -> None:
     assert not intruders
 
 
-@pytest.mark.parametrize("name", ["rollout", "rating", "records", "schedule"])
+@pytest.mark.parametrize("name", ["method.rollout", "method.rating", "method.records", "run.schedule"])
 def test_the_method_does_not_depend_on_the_config(name: str) -> None:
-    assert "retroformer.experiment.config" not in reachable(import_graph(), f"retroformer.{name}")
+    assert "retroformer.config.experiment" not in reachable(import_graph(), f"retroformer.{name}")
 
 
 @pytest.mark.parametrize("room", ["collect", "eval", "retroformer"])
@@ -161,13 +161,13 @@ def test_the_test_of_loading_detects_a_call_inside_a_function() -> None:
 def test_no_module_touches_the_search_path_and_tests_are_no_packages() -> None:
     touching = [path for room in (*ROOMS, "retroformer") for path in modules(room) if "sys.path" in path.read_text()]
     # A user's own agent is imported from the folder where the command runs.
-    assert touching == [ROOT / "retroformer/user_code.py"]
+    assert touching == [ROOT / "retroformer/config/user_code.py"]
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
 def test_importing_costs_no_heavy_library() -> None:
     code = (
-        "import sys, retroformer, collect, train, serve, eval, retroformer.records, retroformer.rollout;"
+        "import sys, retroformer, collect, train, serve, eval, retroformer.method.records, retroformer.method.rollout;"
         "heavy = {'torch', 'transformers', 'openai', 'textworld', 'trl', 'fastchat', 'matplotlib', 'datasets'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load_domains
-from retroformer.provenance import folder_sha256
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load_domains
+from retroformer.run.provenance import folder_sha256
 from tests.support.advised_model import AdvisedModel
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load, load_domains
-from retroformer.experiment.parts import check_prompts
-from retroformer.prompts import load_pack
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load, load_domains
+from retroformer.config.parts import check_prompts
+from retroformer.method.prompts import load_pack
 from tests.support.papers import LEDGER, PAGE, STATUSES, Row, numbered_items, read_ledger, render
 from tests.support.runs import ROOT
 
@@ -77,7 +77,7 @@ def test_overrides_of_prompts_keep_the_grammar_of_the_environment() -> None:
 
 
 def test_a_row_that_shows_a_prompt_pack_shows_its_config_s_pack_or_what_that_extends() -> None:
-    rows = [row for row in read_ledger().rows if row.file.startswith("retroformer/packs/")]
+    rows = [row for row in read_ledger().rows if row.file.startswith("retroformer/method/packs/")]
     assert len(rows) > 15
     for row in rows:
         assert row.file in packs_of(load(ROOT / row.path, row.overrides)), row.id
@@ -87,7 +87,7 @@ def packs_of(experiment: Experiment) -> Iterator[str]:
     """Yield the paths of the prompt packs of the config and of its arms, each followed by those that it extends."""
     for name in (experiment.actor.prompts, *(arm.prompts for arm in experiment.eval.arms.values())):
         while name:
-            path = f"retroformer/packs/{experiment.environment.name}-{name}.yaml"
+            path = f"retroformer/method/packs/{experiment.environment.name}-{name}.yaml"
             yield path
             name = yaml.safe_load((ROOT / path).read_text()).get("extends", "")
 

@@ -20,9 +20,9 @@ import yaml
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from eval.report.markdown import escaped
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load, load_domains
-from retroformer.experiment.parts import LoadedConfig, chosen_tasks, load_configs
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load, load_domains
+from retroformer.config.parts import LoadedConfig, chosen_tasks, load_configs
 from retroformer.files.text import differences
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint, prompt_of

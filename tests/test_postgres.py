@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from retroformer.arm_names import COLLECT, FIRST_TRIAL
-from retroformer.store import Store
+from retroformer.config.arm_names import COLLECT, FIRST_TRIAL
+from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish
 from tests.support.postgres import PostgresDatabase, find_programs, require_programs

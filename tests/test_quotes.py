@@ -5,7 +5,7 @@ import re
 from eval.measure.rates import Comparison
 from eval.measure.statistics import MeanInterval
 from eval.report.headline import Measured, sentence
-from retroformer.document import emphasis, strong
+from retroformer.files.document import emphasis, strong
 from tests.support.markdown_tables import markdown
 from tests.support.runs import ROOT
 from tests.test_docs import PAGES

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from retroformer.experiment.file import load
-from retroformer.experiment.views import reflection_renderer
-from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
+from retroformer.config.file import load
+from retroformer.config.views import reflection_renderer
+from retroformer.method.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.codes import advise, enter, opens
 from tests.support.endpoint import Endpoint
 from tests.support.runs import ROOT
@@ -80,7 +80,7 @@ def test_an_agent_is_improved_with_five_lines() -> None:
 
 def test_the_tree_shows_existing_files() -> None:
     paths = tree()
-    assert {Path("retroformer/records.py"), Path("train/rl"), Path("configs")} <= set(paths)
+    assert {Path("retroformer/method"), Path("train/rl"), Path("configs")} <= set(paths)
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

@@ -71,9 +71,9 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 
 def test_a_linked_source_file_is_a_page_with_its_text(site: Path) -> None:
-    words = (ROOT / "retroformer/rollout.py").read_text().split('"""')[1].split()
+    words = (ROOT / "retroformer/method/rollout.py").read_text().split('"""')[1].split()
     assert set(words[1:8]) <= set(
-        re.sub(r"<[^>]+>", "", (site / "files/retroformer/rollout.py.html").read_text()).split()
+        re.sub(r"<[^>]+>", "", (site / "files/retroformer/method/rollout.py.html").read_text()).split()
     )
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from retroformer.arm_names import evaluation
-from retroformer.records import Outcome
-from retroformer.store import Store
+from retroformer.config.arm_names import evaluation
+from retroformer.method.records import Outcome
+from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.guessing import addresses, build_wheel, halve, save_project
 from tests.support.runs import ROOT

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
 from .stage_kinds import STAGES
 
 if TYPE_CHECKING:
-    from retroformer.experiment.parts import LoadedConfig
+    from retroformer.config.parts import LoadedConfig
 
 Stage = Annotated[
     Literal["actor", "warm", "sft", "reward", "ppo", "dpo", "grpo", "sac"],
@@ -104,7 +104,7 @@ def _load(config: Path, overrides: list[str], single_process: str = "") -> Itera
 
     The command `single_process` runs in one process.
     """
-    from retroformer.experiment.parts import load_configs
+    from retroformer.config.parts import load_configs
 
     from . import processes
 

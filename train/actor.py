@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from retroformer.config.experiment import Experiment
 from retroformer.environments.extras import Demonstration
 from retroformer.environments.registry import extras
-from retroformer.experiment.config import Experiment
-from retroformer.progress import line
+from retroformer.run.progress import line
 
 from . import processes
 from .base import load_tokenizer, trainable

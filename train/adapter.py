@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from retroformer.errors import DamagedFile, MissingInput, ProvenanceError, first_line
-from retroformer.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
+from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
+from retroformer.run.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
 
 from .integrity import require_finite
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from retroformer.config.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.models import base_dtype, loading
 from retroformer.models.adapter_fit import layer_of
 from retroformer.models.embedded import base_model_folder

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from retroformer.config.experiment import Experiment
 from retroformer.environments.registry import extras
 from retroformer.environments.section import EnvironmentSection
-from retroformer.experiment.config import Experiment
 
 from .stage_kinds import STAGES
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from retroformer.experiment.adapters import model_folder, newest_of
-from retroformer.experiment.conditions import STORED
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, chosen_tasks
+from retroformer.config.adapters import model_folder, newest_of
+from retroformer.config.conditions import STORED
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, chosen_tasks
 from retroformer.files.cache import held_lock
-from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
+from retroformer.run.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import preemption, processes
 from .adapter import Adapter, require_adapter

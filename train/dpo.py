@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from retroformer.records import PreferencePair
+from retroformer.method.records import PreferencePair
 
 from . import processes
 from .adapter import Adapter

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Train
+from retroformer.config.sections.train import Train
 
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base

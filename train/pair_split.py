@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.records import PreferencePair
+from retroformer.method.records import PreferencePair
 
 from .adapter import Adapter
 from .data.rows import write_pairs

@@ -7,13 +7,13 @@ Below it nothing refuses a config, its data or its adapters, except for the chec
 
 from collections.abc import Mapping, Sequence
 
+from retroformer.config.adapters import model_folder
+from retroformer.config.conditions import STORED
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, check_prompts
+from retroformer.config.sections.train import Grpo, Ppo, Train
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
-from retroformer.experiment.adapters import model_folder
-from retroformer.experiment.conditions import STORED
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts
-from retroformer.experiment.sections.train import Grpo, Ppo, Train
 from retroformer.models.adapter_fit import require_fit
 
 from . import processes

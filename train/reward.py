@@ -18,8 +18,8 @@ from peft import (
 )
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Train
-from retroformer.records import PreferencePair, RatedReflection
+from retroformer.config.sections.train import Train
+from retroformer.method.records import PreferencePair, RatedReflection
 
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer

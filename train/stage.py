@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Steps
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.train import Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
-from retroformer.provenance import code_version, folder_sha256, package_versions
-from retroformer.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics
+from retroformer.run.provenance import code_version, folder_sha256, package_versions
+from retroformer.run.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics
 
 from . import processes
 from .adapter import Adapter, require_finite_weights, sound_adapter

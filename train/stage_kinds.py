@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from retroformer.experiment.config import Experiment
+    from retroformer.config.experiment import Experiment
 
 ACTOR_ROWS = 2
 """Demonstrations that are in memory at once."""

@@ -13,7 +13,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.errors import NotFinite
 from retroformer.files import durable
-from retroformer.progress import ProgressLine, line
+from retroformer.run.progress import ProgressLine, line
 
 from . import preemption, processes
 from .base import CPU, compute_dtype, device, trainable

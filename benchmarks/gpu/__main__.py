@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.gpu import demo, gradients, kernels, serving, steps, trl
 from benchmarks.gpu.piece import Bench, Piece, Result
-from retroformer.provenance import package_versions
+from retroformer.run.provenance import package_versions
 
 SECTIONS = (kernels, gradients, steps, trl, serving, demo)
 """Modules with a TITLE, COLUMNS, `pieces` and a NOTE, in the order of the report."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.gpu.piece import ROOT, Bench, Piece
 from eval.report.files import read_report
-from retroformer.document import LineChart
+from retroformer.files.document import LineChart
 
 TITLE = "The demo"
 COLUMNS = ("loss of the warm start, first and last", "reward model, held out", "solved by the last trial")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.gpu.piece import Bench, Piece
-from retroformer.experiment.config import Experiment
+from retroformer.config.experiment import Experiment
 from tests.train.world import save_tiny_model
 from train.base import load_base
 from train.data.samples import Sample, SamplePair

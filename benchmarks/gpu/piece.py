@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
 from retroformer.files import durable
 
 ROOT = Path(__file__).parents[2]

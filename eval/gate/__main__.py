@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
 if TYPE_CHECKING:
-    from retroformer.promotions.history import History
-    from retroformer.promotions.promotion import Promotion
+    from retroformer.run.promotions.history import History
+    from retroformer.run.promotions.promotion import Promotion
 
 
 app = make_app()
@@ -67,7 +67,7 @@ def rollback(
     Reads the promotions in runs/RUN. Writes a rollback to them, which a running server follows. Before the first
     adapter there was no advice: the reflector then answers with an empty text.
     """
-    from retroformer.promotions.history import roll_back
+    from retroformer.run.promotions.history import roll_back
 
     history = _run_history(config, overrides)
     print(_sentence_of(roll_back(history, history.records(), reason)))
@@ -95,7 +95,7 @@ def monitor(
     Reads the retries of agents that run, with advice and without, from the store. Writes a rollback to the promotions
     in runs/RUN, which a running server follows. Runs until it is interrupted.
     """
-    from retroformer.experiment.file import load
+    from retroformer.config.file import load
 
     from .monitor import keep_looking, look
 
@@ -109,22 +109,22 @@ def monitor(
 
 def _run_history(config: Path, overrides: Sequence[str]) -> "History":
     """Return the promotions of the run that a config names. Raises ConfigError, MissingInput."""
-    from retroformer.experiment.file import load_domains
-    from retroformer.promotions.history import History
+    from retroformer.config.file import load_domains
+    from retroformer.run.promotions.history import History
 
     return History(load_domains(config, overrides)[0].folder)
 
 
 def _sentence_of(promotion: "Promotion") -> str:
     """Return what has changed."""
-    from retroformer.promotions.history import name_of
+    from retroformer.run.promotions.history import name_of
 
     return f"{promotion.kind}: reflector is {name_of(promotion.adapter)}, it was {name_of(promotion.replaced)}."
 
 
 def _table_of(records: Sequence["Promotion"]) -> str:
     """Return all promotions as a table; a sentence if there are none."""
-    from retroformer.promotions.history import name_of
+    from retroformer.run.promotions.history import name_of
 
     from ..report.markdown import table_lines
 

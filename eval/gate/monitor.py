@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.coaching.story import ADVISED_SPLIT
+from retroformer.coach.story import ADVISED_SPLIT
+from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.errors import RetroformerError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.promotions.history import History, current_of, name_of, roll_back
-from retroformer.promotions.promotion import NO_ADVICE, Evidence
-from retroformer.store.rows import LiveRetry
+from retroformer.run.promotions.history import History, current_of, name_of, roll_back
+from retroformer.run.promotions.promotion import NO_ADVICE, Evidence
+from retroformer.run.store.rows import LiveRetry
 
 from ..measure.betting import LEVEL, log_wealth
 

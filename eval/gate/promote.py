@@ -15,21 +15,21 @@ from typing import NamedTuple
 from retroformer.agents.arm import Arm
 from retroformer.agents.baseline import NoAdviceArm
 from retroformer.agents.reflector import ModelArm
-from retroformer.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
+from retroformer.config.adapters import finished_advisers, has_adapter, model_folder
+from retroformer.config.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, load_config, parts
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError
-from retroformer.experience import Budget
-from retroformer.experiment.adapters import finished_advisers, has_adapter, model_folder
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, load_config, parts
-from retroformer.experiment.storage import open_store
-from retroformer.ledger import Ledger
-from retroformer.progress import tally
-from retroformer.promotions.history import History, current_of, name_of
-from retroformer.promotions.promotion import DIGITS, NO_ADVICE, Evidence, PromotedAdapter, Promotion
-from retroformer.records import Task, Usage
-from retroformer.schedule import Work, work_through
-from retroformer.store import Store
-from retroformer.store.reading import chunks
+from retroformer.method.records import Task, Usage
+from retroformer.run.experience import Budget
+from retroformer.run.ledger import Ledger
+from retroformer.run.progress import tally
+from retroformer.run.promotions.history import History, current_of, name_of
+from retroformer.run.promotions.promotion import DIGITS, NO_ADVICE, Evidence, PromotedAdapter, Promotion
+from retroformer.run.schedule import Work, work_through
+from retroformer.run.store import Store
+from retroformer.run.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
 from ..play.arms import held_out_splits

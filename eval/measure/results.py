@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.records import Outcome, Task, Usage
-from retroformer.store import AttemptRow, Store
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.method.records import Outcome, Task, Usage
+from retroformer.run.store import AttemptRow, Store
 
 from .statistics import Floats
 

@@ -6,12 +6,12 @@ from contextlib import closing
 from retroformer.agents.arm import Arm, ArmSetting
 from retroformer.agents.baseline import PlaceboArm
 from retroformer.agents.reflector import ModelArm
-from retroformer.arm_names import evaluation, is_rated
+from retroformer.config.arm_names import evaluation, is_rated
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_whole_store
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_whole_store
-from retroformer.records import Trajectory
+from retroformer.method.records import Trajectory
 
 
 def setting_of(experiment: Experiment) -> ArmSetting:

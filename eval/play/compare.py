@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from retroformer.agents.baseline import PlaceboArm
 from retroformer.agents.retrieval import RetrievedArm, RetrievingReflector
-from retroformer.arm_names import first_trial
+from retroformer.config.arm_names import first_trial
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_whole_store
 from retroformer.errors import InfrastructureFailure, MissingInput
-from retroformer.experience import Experience
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_whole_store
-from retroformer.ledger import Ledger
-from retroformer.records import Task
+from retroformer.method.records import Task
+from retroformer.run.experience import Experience
+from retroformer.run.ledger import Ledger
 
 from ..measure.results import ArmResult, arm_results
 from ..report.evaluation import Evaluated

@@ -9,22 +9,22 @@ from typing import Any
 
 from retroformer.agents.arm import Arm, ArmParts
 from retroformer.agents.baseline import NoAdviceArm
-from retroformer.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
-from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.config.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
+from retroformer.config.conditions import conditions
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, Parts, chosen_tasks, make_actor, make_evaluator, parts
+from retroformer.config.storage import open_store
+from retroformer.config.views import reflection_renderer
 from retroformer.environments.registry import taskset
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.conditions import conditions
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, make_actor, make_evaluator, parts
-from retroformer.experiment.storage import open_store
-from retroformer.experiment.views import reflection_renderer
 from retroformer.files.text import sha256_of
-from retroformer.ledger import Ledger
-from retroformer.progress import tally
-from retroformer.protocols import Agent, Reflector
-from retroformer.records import Task, Usage
-from retroformer.schedule import Work, work_through
-from retroformer.store import Store
+from retroformer.method.protocols import Agent, Reflector
+from retroformer.method.records import Task, Usage
+from retroformer.run.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.progress import tally
+from retroformer.run.schedule import Work, work_through
+from retroformer.run.store import Store
 
 from .arms import (
     held_out_splits,

@@ -14,13 +14,13 @@ import asyncio
 from collections.abc import Sequence
 
 from retroformer.agents.retrieval import TASKS_AT_ONCE, RetrievalGain, RetrievingReflector
-from retroformer.experience import Experience
-from retroformer.ledger import Ledger
-from retroformer.progress import tally
-from retroformer.records import Task
-from retroformer.schedule import Work, work_through
-from retroformer.store import AttemptRow, Store
-from retroformer.store.reading import chunks
+from retroformer.method.records import Task
+from retroformer.run.experience import Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.progress import tally
+from retroformer.run.schedule import Work, work_through
+from retroformer.run.store import AttemptRow, Store
+from retroformer.run.store.reading import chunks
 
 
 async def play_and_learn(

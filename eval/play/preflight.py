@@ -15,17 +15,17 @@ from pathlib import Path
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arm import Arm
 from retroformer.agents.reflector import ModelArm
-from retroformer.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, own_first_trial
-from retroformer.backends import LOCAL, backend_of
+from retroformer.config.adapters import model_folder, reward_folder, served_folder
+from retroformer.config.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, own_first_trial
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import check_prompts, chosen_tasks, require_addresses
+from retroformer.config.sections.base import adapter_name, best_of
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
-from retroformer.experiment.adapters import model_folder, reward_folder, served_folder
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import check_prompts, chosen_tasks, require_addresses
-from retroformer.experiment.sections.base import adapter_name, best_of
-from retroformer.experiment.storage import open_store
-from retroformer.records import Task, task_of_story
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
-from retroformer.store import Store
+from retroformer.method.records import Task, task_of_story
+from retroformer.run.backends import LOCAL, backend_of
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
+from retroformer.run.store import Store
 
 from .arms import (
     actor_models,

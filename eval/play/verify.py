@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
-from retroformer.arm_names import COLLECT, PROBES, WRITTEN
+from retroformer.config.adapters import REFLECTOR, model_folder, reward_folder
+from retroformer.config.arm_names import COLLECT, PROBES, WRITTEN
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import Parts
+from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
-from retroformer.experiment.adapters import REFLECTOR, model_folder, reward_folder
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import Parts
-from retroformer.experiment.sections.base import adapter_name, best_of
-from retroformer.provenance import folder_sha256, trained_sha256
-from retroformer.records import Message
-from retroformer.store import Store
+from retroformer.method.records import Message
+from retroformer.run.provenance import folder_sha256, trained_sha256
+from retroformer.run.store import Store
 
 _PROBE_TOKENS = 24
 

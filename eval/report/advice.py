@@ -10,7 +10,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from retroformer.agents.retrieval import RetrievedArm, load_rated_advice, one_line
-from retroformer.document import (
+from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
+from retroformer.environments.registry import extras
+from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
@@ -26,10 +29,7 @@ from retroformer.document import (
     share,
     table,
 )
-from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
-from retroformer.environments.registry import extras
-from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.records import Outcome, Trajectory
+from retroformer.method.records import Outcome, Trajectory
 
 from .evaluation import Evaluated, each_seed
 from .headline import is_yardstick

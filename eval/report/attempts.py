@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from retroformer.document import (
+from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
@@ -32,8 +33,7 @@ from retroformer.document import (
     table,
     trial_columns,
 )
-from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.records import Ending, Outcome, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Task, Trajectory
 
 from ..measure.results import ArmResult, first_trials
 from .evaluation import Evaluated, each_seed

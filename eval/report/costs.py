@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from retroformer.agents.arm import Arm
-from retroformer.arm_names import LIVE, WRITTEN, is_rated
-from retroformer.document import DASH, Cell, Chapter, Table, arm_cell, chapter, number, table
+from retroformer.config.adapters import served_folder
+from retroformer.config.arm_names import LIVE, WRITTEN, is_rated
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import adapter_name
+from retroformer.config.storage import open_store
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.experiment.adapters import served_folder
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import adapter_name
-from retroformer.experiment.storage import open_store
-from retroformer.records import Outcome, Trajectory, Usage
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.files.document import DASH, Cell, Chapter, Table, arm_cell, chapter, number, table
+from retroformer.method.records import Outcome, Trajectory, Usage
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from ..measure.results import ArmResult
 from .evaluation import Evaluated, each_seed

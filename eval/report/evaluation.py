@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from retroformer.arm_names import first_trial
+from retroformer.config.arm_names import first_trial
+from retroformer.config.experiment import Experiment
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
-from retroformer.experiment.config import Experiment
-from retroformer.records import Task
-from retroformer.store import Store
+from retroformer.method.records import Task
+from retroformer.run.store import Store
 
 from ..measure.rates import Rates, rates_of
 from ..measure.results import ArmResult

@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from retroformer.document import Chapter, Report
+from retroformer.config.experiment import Experiment
+from retroformer.endpoint.secrets.redaction import redacted
 from retroformer.errors import DamagedFile, MissingInput
-from retroformer.experiment.config import Experiment
 from retroformer.files import durable
 from retroformer.files.bounded import MIB, read_bytes
-from retroformer.secrets.redaction import redacted
+from retroformer.files.document import Chapter, Report
 
 from ..measure.rates import with_seeds
 from ..measure.results import ArmResult

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.document import (
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.eval import PlannedComparison
+from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
@@ -31,9 +33,7 @@ from retroformer.document import (
     strong,
     table,
 )
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.eval import PlannedComparison
-from retroformer.store import Store
+from retroformer.run.store import Store
 
 from ..measure.rates import Comparison, Rates, among, comparison, failed_at_first, paired_difference, sharing
 from ..measure.results import ArmResult, first_trials

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from retroformer.document import DASH, Cell, Figure, Part, Report, StyledText, Table, Words, plain
+from retroformer.files.document import DASH, Cell, Figure, Part, Report, StyledText, Table, Words, plain
 from retroformer.files.text import visible
 
 from ..view import charts

@@ -3,7 +3,19 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from retroformer.document import Cell, Figure, Folded, Listing, Paragraph, Part, Report, StyledText, Table, Words, plain
+from retroformer.files.document import (
+    Cell,
+    Figure,
+    Folded,
+    Listing,
+    Paragraph,
+    Part,
+    Report,
+    StyledText,
+    Table,
+    Words,
+    plain,
+)
 
 _CAPTION = "Table: "
 """Begin of the paragraph before a table that is its caption, as in Pandoc."""

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from retroformer.agents.arm import Arm
-from retroformer.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import best_of
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import best_of
+from retroformer.files.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table
 
 from ..measure.rates import difference_after_last
 from ..measure.results import ArmResult

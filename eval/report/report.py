@@ -5,7 +5,10 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
 
-from retroformer.document import (
+from retroformer.config.experiment import Experiment
+from retroformer.environments.extras import ChapterBuilder
+from retroformer.environments.registry import extras
+from retroformer.files.document import (
     Cell,
     Chapter,
     Column,
@@ -20,9 +23,6 @@ from retroformer.document import (
     table,
     trial_columns,
 )
-from retroformer.environments.extras import ChapterBuilder
-from retroformer.environments.registry import extras
-from retroformer.experiment.config import Experiment
 
 from ..measure.rates import Rates, rates_of
 from ..measure.results import ArmResult, with_unfinished

@@ -13,7 +13,13 @@ import yaml
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arm import Arm
 from retroformer.agents.baseline import UNSUITABLE, PlaceboArm
-from retroformer.document import (
+from retroformer.config.adapters import served_folder
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import adapter_name
+from retroformer.environments.extras import TaskFacts
+from retroformer.errors import MissingInput
+from retroformer.files.bounded import read_yaml
+from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
@@ -30,14 +36,8 @@ from retroformer.document import (
     quoted,
     table,
 )
-from retroformer.environments.extras import TaskFacts
-from retroformer.errors import MissingInput
-from retroformer.experiment.adapters import served_folder
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import adapter_name
-from retroformer.files.bounded import read_yaml
-from retroformer.provenance import code_version, package_versions
-from retroformer.stage_metrics import METRICS, recorded_tasks
+from retroformer.run.provenance import code_version, package_versions
+from retroformer.run.stage_metrics import METRICS, recorded_tasks
 
 from ..play.verify import VerifiedModel
 from .evaluation import Evaluated

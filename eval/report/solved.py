@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from retroformer.document import (
+from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,

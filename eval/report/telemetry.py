@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from retroformer.document import Cell, Chapter, arm_cell, chapter, code, emphasis, joined, number, share, table
 from retroformer.environments.extras import TaskFacts
-from retroformer.records import Reflection, Trajectory
-from retroformer.repetition import COPIED_WORDS, RESTATING, DistinctCounter, copied
+from retroformer.files.document import Cell, Chapter, arm_cell, chapter, code, emphasis, joined, number, share, table
+from retroformer.method.records import Reflection, Trajectory
+from retroformer.method.repetition import COPIED_WORDS, RESTATING, DistinctCounter, copied
 
 from .evaluation import Evaluated
 

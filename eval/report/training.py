@@ -5,7 +5,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retroformer.document import (
+from retroformer.config.adapters import reward_beside, reward_folder, served_folder
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import best_of
+from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
@@ -24,10 +27,7 @@ from retroformer.document import (
     table,
     unbroken,
 )
-from retroformer.experiment.adapters import reward_beside, reward_folder, served_folder
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import best_of
-from retroformer.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
+from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
 from ..measure.statistics import over_seeds
 from ..view.charts import thinned

@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
 app = make_app()

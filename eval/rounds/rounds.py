@@ -18,13 +18,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-from retroformer.arm_names import evaluation
+from retroformer.config.arm_names import evaluation
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.parts import chosen_tasks
+from retroformer.config.stages import Stage, stage_package
+from retroformer.config.storage import open_whole_store
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import chosen_tasks
-from retroformer.experiment.storage import open_whole_store
-from retroformer.stages import Stage, stage_package
 
 from ..measure.results import arm_results
 from ..play.arms import held_out_splits

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from retroformer.document import IntervalChart, IntervalRow, LineChart, Points, Series
+from retroformer.files.document import IntervalChart, IntervalRow, LineChart, Points, Series
 from retroformer.files.text import visible
 
 

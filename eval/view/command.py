@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from retroformer.coach.stories.runs import OpenRun, opened
 from retroformer.errors import MissingInput
-from retroformer.stories.runs import OpenRun, opened
 
 
 def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from retroformer.records import Outcome, Trajectory
-from retroformer.stories.story import Story
+from retroformer.coach.stories.story import Story
+from retroformer.method.records import Outcome, Trajectory
 
 _KEPT_CHARACTERS = 2000
 """Characters of a piece of advice in the index; the store has all."""

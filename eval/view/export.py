@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import replacing
-from retroformer.stories.runs import OpenRun
 
 from .index import Index
 from .pages.compare import Side, comparison, evaluated, sides

@@ -13,11 +13,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from retroformer.coach.stories.reading import shared_trial, story_arms, stream_stories
+from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
-from retroformer.store.rows import ArmCounts
-from retroformer.stories.reading import shared_trial, story_arms, stream_stories
-from retroformer.stories.runs import OpenRun
+from retroformer.run.store.rows import ArmCounts
 
 from .entries import Entry, Piece, entry_of, word_counts, words_of
 

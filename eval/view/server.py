@@ -22,8 +22,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import RetroformerError, ServiceError, StoreError
-from retroformer.stories.runs import OpenRun
 
 from .index import Index
 from .pages import PAGES

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from retroformer.stories.runs import OpenRun
+from retroformer.coach.stories.runs import OpenRun
 
 from .index import Index
 from .rendering import Link, link, templates

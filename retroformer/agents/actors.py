@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from retroformer.config.experiment import Experiment
 from retroformer.endpoint.answers import RequestedCall, conversation, read_answer, tools_of_request
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.registry import extras
+from retroformer.environments.tools import ToolAction, ToolFault, action_of, read_arguments
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.prompts import PromptPack, conversation_prompt, react_prompt, tool_prompt
-from retroformer.protocols import Actor, Move, OfferedActions, Scene
-from retroformer.records import Tool
-from retroformer.tools import ToolAction, ToolFault, action_of, read_arguments
+from retroformer.method.prompts import PromptPack, conversation_prompt, react_prompt, tool_prompt
+from retroformer.method.protocols import Actor, Move, OfferedActions, Scene
+from retroformer.method.records import Tool
 
 Choices = Callable[[Scene], Sequence[str]]
 """Function that lists the possible actions of a scene."""

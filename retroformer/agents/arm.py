@@ -1,6 +1,6 @@
 """What every kind of arm is: its settings, its checks, its reflector, its conditions and its words in the report.
 
-A kind is one class, in one file with its reflector. `retroformer.experiment.sections.eval` lists the kinds of every
+A kind is one class, in one file with its reflector. `retroformer.config.sections.eval` lists the kinds of every
 environment; an environment offers its own in `Extras.arms`.
 """
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field
 
-from retroformer.document import Words
+from retroformer.config.sections.base import Section
 from retroformer.environments.section import EnvironmentSection
-from retroformer.experiment.sections.base import Section
-from retroformer.prompts import Render
-from retroformer.protocols import Reflector
-from retroformer.records import Task, Trajectory
+from retroformer.files.document import Words
+from retroformer.method.prompts import Render
+from retroformer.method.protocols import Reflector
+from retroformer.method.records import Task, Trajectory
 
 if TYPE_CHECKING:  # A config is read without the database's packages.
-    from retroformer.store import Store
+    from retroformer.run.store import Store
 
 
 def _distinct(names: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting, EarlyArm
-from retroformer.arm_names import DOCUMENT, evaluation
-from retroformer.document import Words, code, emphasis
+from retroformer.config.arm_names import DOCUMENT, evaluation
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import read_text
+from retroformer.files.document import Words, code, emphasis
 from retroformer.files.text import sha256_of, storable
-from retroformer.protocols import Reflector
-from retroformer.records import Author, Memory, Reflection, Sampling, Task, Trajectory
+from retroformer.method.protocols import Reflector
+from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
 
 if TYPE_CHECKING:
-    from retroformer.store import StoredReflection
+    from retroformer.run.store import StoredReflection
 
 PHRASES = (
     "Be careful and think step by step.",

@@ -1,9 +1,9 @@
 """Evaluators that judge attempts without the true outcome (Reflexion, sections 3 and 4.1)."""
 
 from retroformer.endpoint.model import LanguageModel
-from retroformer.prompts import PromptPack, judge_prompt
-from retroformer.protocols import Judgement
-from retroformer.records import Ending, Trajectory, Transition
+from retroformer.method.prompts import PromptPack, judge_prompt
+from retroformer.method.protocols import Judgement
+from retroformer.method.records import Ending, Trajectory, Transition
 
 _GAVE_UP = frozenset({Ending.REPETITION, Ending.TOO_MANY_ACTIONS, Ending.STEP_LIMIT})
 _ANSWER_TOKENS = 8

@@ -6,13 +6,13 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting, Models
-from retroformer.document import Words, code, joined
+from retroformer.config.sections.base import best_of
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.base import best_of
-from retroformer.prompts import Render
-from retroformer.protocols import Reflector
-from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+from retroformer.files.document import Words, code, joined
+from retroformer.method.prompts import Render
+from retroformer.method.protocols import Reflector
+from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory
 
 
 class ModelArm(Arm):

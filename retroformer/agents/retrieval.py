@@ -19,13 +19,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from retroformer.agents.arm import Arm, ArmParts
-from retroformer.arm_names import is_rated
+from retroformer.config.arm_names import is_rated
 from retroformer.errors import MissingInput
 from retroformer.files.text import sha256_of
-from retroformer.records import Author, Memory, Record, Reflection, Sampling, Trajectory
+from retroformer.method.records import Author, Memory, Record, Reflection, Sampling, Trajectory
 
 if TYPE_CHECKING:  # A config is read without numpy and the database's packages.
-    from retroformer.store import Store
+    from retroformer.run.store import Store
 
 EXPLORATION = 0.3
 """Weight of rarely used advice against advice that has paid off (c of UCB1, in units of return); returns are between 0
@@ -114,7 +114,7 @@ def load_rated_advice(store: "Store", leave_out: Sequence[str] = ()) -> list[Rat
 
     Stories with a mark of `leave_out` are left out.
     """
-    from retroformer.rating import ratings
+    from retroformer.method.rating import ratings
 
     advice = []
     for arm in filter(is_rated, store.arms()):

@@ -7,8 +7,8 @@
      "rating": 1.0}
 
 It is the one form in which attempts enter and leave a run (docs/cases.md). An attempt is in one of the forms of
-`retroformer.attempt_result`: steps, messages of the OpenAI chat API, or its output alone. With an `origin` a case
-holds facts as a run stores them, and an import restores exactly these.
+`retroformer.agents.attempt_result`: steps, messages of the OpenAI chat API, or its output alone. With an `origin` a
+case holds facts as a run stores them, and an import restores exactly these.
 """
 
 import json
@@ -19,12 +19,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
-from retroformer.conversation import THINKING, ChatMessage, ContentPart, FunctionCall, ToolCall
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
-from retroformer.immutable import OMIT_EMPTY, OMIT_NONE
-from retroformer.records import Ending, Key, Name, Outcome, Record, Reflection, Step, Usage
-from retroformer.store.marks import Mark
+from retroformer.method.conversation import THINKING, ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.method.immutable import OMIT_EMPTY, OMIT_NONE
+from retroformer.method.records import Ending, Key, Name, Outcome, Record, Reflection, Step, Usage
+from retroformer.run.store.marks import Mark
 
 _ROUNDING = 1e-6
 """Largest error of a rating or score that another program wrote."""

@@ -17,10 +17,10 @@ from retroformer.cases.files import Format, read_cases, write_cases
 from retroformer.cases.stored import stored_cases
 from retroformer.cases.storing import store_cases
 from retroformer.cases.traced import Skipped
+from retroformer.config.experiment import Experiment
+from retroformer.config.plugins import load_plugin, plugin_names
+from retroformer.config.storage import open_whole_store
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_whole_store
-from retroformer.plugins import load_plugin, plugin_names
 
 IMPORTERS = "retroformer.importers"
 """Entry point group of formats."""

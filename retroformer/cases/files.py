@@ -9,7 +9,7 @@ from retroformer.cases.parquet import read_parquet, write_parquet
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import GIB, text_lines
 from retroformer.files.durable import replacing
-from retroformer.store.rows import serialised
+from retroformer.run.store.rows import serialised
 
 Format = Literal["cases", "parquet"]
 """Format of a file of cases; `cases` are JSON lines."""

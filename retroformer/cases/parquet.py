@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import BaseModel, JsonValue
 
 from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case
-from retroformer.conversation import ChatMessage, ContentPart
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import GIB, open_regular, size
-from retroformer.records import Reflection
-from retroformer.store.rows import serialised
+from retroformer.method.conversation import ChatMessage, ContentPart
+from retroformer.method.records import Reflection
+from retroformer.run.store.rows import serialised
 
 if TYPE_CHECKING:
     import pyarrow

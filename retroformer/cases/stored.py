@@ -12,15 +12,15 @@ from itertools import groupby
 
 from pydantic import ValidationError
 
-from retroformer.arm_names import UNADVISED, is_rated
-from retroformer.attempt_result import checked_score
+from retroformer.agents.attempt_result import checked_score
+from retroformer.agents.messages import steps_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt, CaseTask, Origin, fault_of
+from retroformer.coach.stories.reading import shared_trial
+from retroformer.config.arm_names import UNADVISED, is_rated
 from retroformer.errors import ConfigError
-from retroformer.messages import steps_of
-from retroformer.records import Key, Reflection, Trajectory, task_of_story
-from retroformer.store import Store, StoredReflection
-from retroformer.store.marks import Mark
-from retroformer.stories.reading import shared_trial
+from retroformer.method.records import Key, Reflection, Trajectory, task_of_story
+from retroformer.run.store import Store, StoredReflection
+from retroformer.run.store.marks import Mark
 
 Attempt = tuple[Key, Trajectory]
 Link = tuple[Attempt, Reflection | None, tuple[Key, Trajectory | None] | None]

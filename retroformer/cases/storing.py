@@ -21,19 +21,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.attempt_result import as_trajectory, read_result, text_of
+from retroformer.agents.attempt_result import as_trajectory, read_result, text_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAttempt, Origin
+from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.config.conditions import check_imported, is_record_of_conditions, prompts_sha256
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
+from retroformer.config.views import reads_pack, reflection_renderer
 from retroformer.endpoint.answers import without_thinking
 from retroformer.errors import ConfigError
-from retroformer.experiment.conditions import check_imported, is_record_of_conditions, prompts_sha256
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.experiment.views import reads_pack, reflection_renderer
 from retroformer.files.text import sha256_of, storable
-from retroformer.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
-from retroformer.store import NewReflection, NewTrajectory
-from retroformer.store.marks import Mark
+from retroformer.method.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
+from retroformer.run.store import NewReflection, NewTrajectory
+from retroformer.run.store.marks import Mark
 
 _HASHES = 2**21 - 1
 """Number of hashes above the number of a candidate or repeat, which has 10 of the 31 bits of a key."""

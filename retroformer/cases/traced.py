@@ -14,7 +14,7 @@ from typing import Any
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
 from retroformer.errors import MissingInput
-from retroformer.records import KeyNumber, Record
+from retroformer.method.records import KeyNumber, Record
 
 _ADVICE = ("retroformer.advice", "advice")
 """Names of advice in the data that other programs record with an attempt."""

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retroformer.environments.tools import ToolAction, call_of
 from retroformer.files.text import storable
-from retroformer.records import Message, Step, Tool
-from retroformer.tools import ToolAction, call_of
+from retroformer.method.records import Message, Step, Tool
 
 _TAGS = r"think|thinking|thought|reasoning|antthinking|seed:think"
 _OTHERS = (
@@ -77,7 +77,7 @@ def part_without_thinking(part: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a part of a message's content without its thinking; None if it is nothing else.
 
     Its type may say so (`thinking`, `reasoning_text`), a mark (`thought: true`), or the names of its fields
-    (`reasoningContent`), which may be in its `data`, as in `retroformer.conversation.ContentPart`.
+    (`reasoningContent`), which may be in its `data`, as in `retroformer.method.conversation.ContentPart`.
     """
     data = part.get("data")
     inner = data if isinstance(data, Mapping) else {}

@@ -14,13 +14,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
+from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.endpoint.answers import joined_text, without_thinking
 from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
+from retroformer.endpoint.secrets.redaction import keep_secret, redacted
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, EndpointFailure
-from retroformer.experiment.sections.base import WHOLE_DISTRIBUTION, Endpoint
-from retroformer.records import DrawnToken, FinishReason, Message, Record, Usage
-from retroformer.secrets.redaction import keep_secret, redacted
-from retroformer.secrets.url import SecretUrl
+from retroformer.method.records import DrawnToken, FinishReason, Message, Record, Usage
 
 Prompt = str | tuple[Message, ...]
 

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
-from retroformer.records import Usage
-from retroformer.secrets.redaction import redacted
-from retroformer.secrets.url import SecretUrl
+from retroformer.method.records import Usage
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.stages import stage_package
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
-from retroformer.experiment.config import Experiment
-from retroformer.provenance import Provenance
-from retroformer.stages import stage_package
+from retroformer.run.provenance import Provenance
 
 START_SECONDS = 900.0
 """Time limit of the start: loading a large base from a cold disk, or converting the embedded one, takes minutes."""

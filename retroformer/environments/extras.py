@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from retroformer.agents.arm import Arm
-from retroformer.document import Chapter, Words
+from retroformer.coach.hindsight import BuildHindsight
+from retroformer.config.sections.base import ActorSection
 from retroformer.endpoint.model import LanguageModel
-from retroformer.experiment.sections.base import ActorSection
-from retroformer.hindsight import BuildHindsight
-from retroformer.prompts import PromptPack, Render
-from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
-from retroformer.records import Reflection, Task, Tool, Trajectory
+from retroformer.files.document import Chapter, Words
+from retroformer.method.prompts import PromptPack, Render
+from retroformer.method.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
+from retroformer.method.records import Reflection, Task, Tool, Trajectory
 
 
 class ActorParts(NamedTuple):

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from retroformer.endpoint.secrets.url import json_with_secrets
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
-from retroformer.records import Task, Transition
-from retroformer.secrets.url import json_with_secrets
+from retroformer.method.records import Task, Transition
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from retroformer import environments
+from retroformer.config.plugins import load_plugin, plugin_names, plugin_versions
 from retroformer.environments.extras import Extras
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.plugins import load_plugin, plugin_names, plugin_versions
-from retroformer.protocols import Fingerprinted, Taskset
-from retroformer.provenance import files_sha256, package_versions
+from retroformer.method.protocols import Fingerprinted, Taskset
+from retroformer.run.provenance import files_sha256, package_versions
 
 ENTRY_POINTS = "retroformer.environments"
 """Entry point group of installed packages' environments: NAME = "module". Our own names take precedence."""

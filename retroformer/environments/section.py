@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from retroformer.experiment.sections.base import Positive, Section
+from retroformer.config.sections.base import Positive, Section
 
 
 class EnvironmentSection(Section):

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.protocols import Environment
-from retroformer.records import Task
+from retroformer.method.protocols import Environment
+from retroformer.method.records import Task
 
 Row = TypeVar("Row")
 

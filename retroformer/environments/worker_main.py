@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import EnvironmentFailure
-from retroformer.protocols import Environment, Taskset
-from retroformer.records import Task
+from retroformer.method.protocols import Environment, Taskset
+from retroformer.method.records import Task
 
 
 class OpenEpisodes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.errors import ConfigError
-from retroformer.provenance import ADAPTER_FILES
+from retroformer.run.provenance import ADAPTER_FILES
 
 _CONFIG, _WEIGHTS = ADAPTER_FILES
 _SCORE = "base_model.model.score.weight"

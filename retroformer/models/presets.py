@@ -7,7 +7,7 @@ from typing import Literal
 import yaml
 from pydantic import Field, JsonValue
 
-from retroformer.records import Record
+from retroformer.method.records import Record
 
 _FILE = Path(__file__).with_name("presets.yaml")
 

@@ -6,7 +6,7 @@ Used by train, for PPO and GRPO on one base, and by serve, to choose the best of
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retroformer.provenance import ADAPTER_WEIGHTS
+from retroformer.run.provenance import ADAPTER_WEIGHTS
 
 SCORE_HEAD = "score.weight"
 """End of the name of the score head's weight."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from retroformer.models.reward_adapter import SCORE_HEAD
-from retroformer.provenance import ADAPTER_WEIGHTS
+from retroformer.run.provenance import ADAPTER_WEIGHTS
 
 WEIGHT = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<factor>[AB])\.weight")
 FOR_SOME_LAYERS = ("rank_pattern", "alpha_pattern", "use_dora", "fan_in_fan_out")

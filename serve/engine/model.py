@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
+from retroformer.config.adapters import ADVISERS, REWARD
 from retroformer.errors import MissingInput, RetroformerError
-from retroformer.experiment.adapters import ADVISERS, REWARD
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.loading import load_model, load_tokenizer
 from retroformer.models.quantization import Quantization, guard_bnb_cpu, nf4

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_store
 from retroformer.errors import StoreError
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_store
-from retroformer.ledger import Ledger
-from retroformer.records import Key
-from retroformer.store import NewTrajectory, Store
+from retroformer.method.records import Key
+from retroformer.run.ledger import Ledger
+from retroformer.run.store import NewTrajectory, Store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.postgres import PostgresDatabase

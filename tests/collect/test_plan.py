@@ -7,9 +7,9 @@ import pytest
 
 from collect.plan import describe_plan
 from collect.rate import rate_reflections
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig
 from tests.support.endpoint import Endpoint
 from tests.support.runs import facts, open_config, run, write_config
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_store
 from retroformer.errors import BudgetExhausted, ConfigError, InfrastructureFailure, MissingInput
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_store
-from retroformer.preference_pairs import preferences
-from retroformer.rating import rated_reflections
-from retroformer.records import Outcome
+from retroformer.method.pairs import preferences
+from retroformer.method.rating import rated_reflections
+from retroformer.method.records import Outcome
 from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
 

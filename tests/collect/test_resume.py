@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.parts import LoadedConfig
+from retroformer.config.parts import LoadedConfig
 from tests.support.endpoint import Endpoint
 from tests.support.killing import children_of, finish, run_and_kill
 from tests.support.runs import Facts, facts, open_config, start, stored, write_config

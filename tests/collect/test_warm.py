@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from collect.warm import write_advice
+from retroformer.config.storage import open_store
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.storage import open_store
-from retroformer.history import ancestors, key_before
-from retroformer.rating import rated_reflections
-from retroformer.records import Outcome
+from retroformer.method.history import ancestors, key_before
+from retroformer.method.rating import rated_reflections
+from retroformer.method.records import Outcome
 from tests.support.runs import facts, open_config, write_config
 from train.data.inputs import pairs, positive_reflections, rated
 

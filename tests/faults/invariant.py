@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from retroformer.rating import ratings
-from retroformer.store import Store
+from retroformer.method.rating import ratings
+from retroformer.run.store import Store
 from tests.support.runs import Facts, facts_of
 
 

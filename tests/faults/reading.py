@@ -4,9 +4,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from retroformer.config.file import load
+from retroformer.config.storage import open_whole_store
 from retroformer.errors import run_command
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_whole_store
 from tests.faults.invariant import rated
 
 

@@ -12,14 +12,14 @@ import pytest
 import zstandard
 
 from retroformer.__main__ import main
+from retroformer.config.file import load
 from retroformer.environments.alfworld.engine import GameEngine
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.generated import GeneratedGames
 from retroformer.environments.alfworld.rules import Home
 from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, RetroformerError
-from retroformer.experiment.file import load
-from retroformer.prompts import load_pack
+from retroformer.method.prompts import load_pack
 from tests.support.refused import refusal
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld, source: generated}\n"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.preference_pairs import count_ratings, preference_pairs
-from retroformer.rating import Rerating, rated_reflections
-from retroformer.records import Key, Outcome, Trajectory
-from retroformer.store import Store
+from retroformer.method.pairs import count_ratings, preference_pairs
+from retroformer.method.rating import Rerating, rated_reflections
+from retroformer.method.records import Key, Outcome, Trajectory
+from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, advice, attempt_at
 
 LOST, WON = Outcome.FAILURE, Outcome.SUCCESS

@@ -4,8 +4,8 @@ from contextlib import closing
 from pathlib import Path
 
 import retroformer as rf
-from retroformer.provenance import folder_sha256
-from retroformer.store import Store
+from retroformer.run.provenance import folder_sha256
+from retroformer.run.store import Store
 from tests.serve.running import Endpoint
 from tests.support.endpoint import Endpoint as ScriptedEndpoint
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from retroformer.errors import MissingInput
-from retroformer.provenance import Provenance, folder_sha256
+from retroformer.run.provenance import Provenance, folder_sha256
 from serve.answers import seeds, write_best
 from serve.engine.engine import Engine
 from serve.engine.generation import DecodedText, Output, Scoring, TextGeneration

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from retroformer.config.sections.base import Endpoint as Section
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.base import Endpoint as Section
-from retroformer.records import Message
+from retroformer.method.records import Message
 from tests.serve.handing import World
 from tests.serve.running import KEYS, Endpoint
 from tests.support.endpoint import Endpoint as Scripted

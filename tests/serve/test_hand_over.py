@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from retroformer.endpoint.served import provenance
-from retroformer.provenance import folder_sha256
+from retroformer.run.provenance import folder_sha256
 from serve.models import MAX_ADAPTERS, MAX_FOLDER_BYTES
 from tests.serve.handing import ASKED, KEY, World
 from tests.support.waiting import becomes_true

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from retroformer.config.file import load
 from retroformer.errors import ConfigError
-from retroformer.experiment.file import load
 from serve.engine.model import Model
 from serve.engine.prefixes import Prefix, PrefixStore, token_budget
 from serve.engine.slots import KeyValueSlots

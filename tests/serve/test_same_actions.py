@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.actors import household_prompt, offered
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Step
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Step
 from tests.serve.running import PATIENCE_SECONDS, Endpoint, ready_line, served_config, start
 
 TOKENS = 20

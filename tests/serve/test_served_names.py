@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput, ServiceError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
 from serve.endpoint import require_key_for_strangers, warn_unless_loopback
 from serve.served_names import served_names
 from serve.supervisor import Service, supervise

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collect.tasks import tasks_of_round
+from retroformer.config.experiment import Experiment
 from retroformer.environments import alfworld, hotpotqa, webshop
-from retroformer.experiment.config import Experiment
-from retroformer.prompts import load_pack
-from retroformer.records import Task
+from retroformer.method.prompts import load_pack
+from retroformer.method.records import Task
 from tests.support.endpoint import Body, prompt_of
 from tests.support.scripted_model import ScriptedModel
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.play.compare import compare_arms
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.records import Outcome, Trajectory
+from retroformer.config.parts import LoadedConfig
+from retroformer.method.records import Outcome, Trajectory
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
 NOWHERE = "http://127.0.0.1:1/v1"

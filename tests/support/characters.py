@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from retroformer.errors import EndpointFailure, EnvironmentFailure
-from retroformer.protocols import Move, Scene
-from retroformer.records import (
+from retroformer.method.protocols import Move, Scene
+from retroformer.method.records import (
     Author,
     Ending,
     Memory,

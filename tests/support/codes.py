@@ -4,9 +4,9 @@ import re
 from contextlib import closing
 from typing import Any
 
-from retroformer.rating import rated_reflections
-from retroformer.records import Key
-from retroformer.store import Store
+from retroformer.method.rating import rated_reflections
+from retroformer.method.records import Key
+from retroformer.run.store import Store
 from tests.support.endpoint import Body, prompt_of
 
 

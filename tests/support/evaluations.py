@@ -14,11 +14,11 @@ from eval.play.arms import stored_names
 from eval.play.verify import VerifiedModel
 from eval.report.evaluation import Evaluated
 from eval.report.report import write_report
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.records import Key, Outcome, Usage
-from retroformer.store import Store
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.method.records import Key, Outcome, Usage
+from retroformer.run.store import Store
 from tests.support.characters import PRICE, advice, attempt_at, task
 
 CONFIG = """

@@ -1,6 +1,6 @@
 """Attempts in a small ALFWorld room, written by hand."""
 
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 
 ROOM = ("desk 1", "drawer 1", "drawer 2", "drawer 3", "shelf 1", "shelf 2")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 
-from retroformer.experiment.file import load
+from retroformer.config.file import load
 from tests.train.world import prompt, save_tiny_model
 from train.base import load_base, load_tokenizer, lora_config
 from train.data.samples import AdviceText, samples

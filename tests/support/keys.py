@@ -7,11 +7,11 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from retroformer.agents.arm import Arm
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import Section
+from retroformer.config.sections.eval import arm_kinds
 from retroformer.environments.registry import section_class, section_of
 from retroformer.environments.section import EnvironmentSection
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import Section
-from retroformer.experiment.sections.eval import arm_kinds
 
 ENVIRONMENTS = ("alfworld", "hotpotqa", "webshop", "programming")
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from retroformer.environments.extras import Extras
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import UnknownTask
-from retroformer.records import Memory, Message, Task, Trajectory, Transition
+from retroformer.method.records import Memory, Message, Task, Trajectory, Transition
 
 ACTIONS = ("open", "sing", "take", "wait")
 _ANSWERS: Mapping[str, str] = {"open": "Locked.", "sing": "La.", "take": "You have it.", "wait": "Time goes by."}

@@ -64,7 +64,7 @@ def save_as_safetensors(folder: Path, other: Path) -> Path:
 def _save_tokenizer(folder: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     written = io.BytesIO()
-    texts = [path.read_text() for path in sorted((ROOT / "retroformer/packs").glob("*.yaml"))]
+    texts = [path.read_text() for path in sorted((ROOT / "retroformer/method/packs").glob("*.yaml"))]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter("".join(texts).splitlines()),
         model_writer=written,

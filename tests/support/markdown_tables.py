@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from eval.report.markdown import part_in_markdown
-from retroformer.document import Chapter, Part, Words, chapter
+from retroformer.files.document import Chapter, Part, Words, chapter
 
 
 def tables_in(text: str) -> list[list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from retroformer.environments.section import EnvironmentSection
-from retroformer.records import Task, Transition
+from retroformer.method.records import Task, Transition
 
 ENTRY_POINT = "napping = tests.support.napping"
 

@@ -4,11 +4,11 @@ import asyncio
 import re
 from collections.abc import Iterator
 
-from retroformer.experiment.sections.base import Loop
-from retroformer.prompts import PromptPack, reflection_prompt
-from retroformer.protocols import Agent, Environment, Evaluator, Move, Scene
-from retroformer.records import Memory, Task, Trajectory, Transition
-from retroformer.rollout import rollout
+from retroformer.config.sections.base import Loop
+from retroformer.method.prompts import PromptPack, reflection_prompt
+from retroformer.method.protocols import Agent, Environment, Evaluator, Move, Scene
+from retroformer.method.records import Memory, Task, Trajectory, Transition
+from retroformer.method.rollout import rollout
 from tests.support.characters import Teacher
 
 _LABEL = re.compile(r"^(Thought|Action|Observation) \d+:[ \n]", re.MULTILINE)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_store
-from retroformer.records import Key, Trajectory
-from retroformer.store import Store, StoredReflection
+from retroformer.config.file import load
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_store
+from retroformer.method.records import Key, Trajectory
+from retroformer.run.store import Store, StoredReflection
 
 ROOT = Path(__file__).parents[2]
 

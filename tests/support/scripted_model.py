@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from retroformer.config.experiment import Experiment
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.programming.environment import TESTS
-from retroformer.experiment.config import Experiment
-from retroformer.prompts import PromptPack, load_pack
+from retroformer.method.prompts import PromptPack, load_pack
 from tests.support.endpoint import Body, prompt_of
 
 ADVICE = "I looked in the wrong place. Next time I look elsewhere."

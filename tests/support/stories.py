@@ -3,8 +3,8 @@
 from contextlib import closing
 from pathlib import Path
 
-from retroformer.arm_names import COLLECT, FIRST_TRIAL
-from retroformer.records import (
+from retroformer.config.arm_names import COLLECT, FIRST_TRIAL
+from retroformer.method.records import (
     Author,
     Ending,
     Key,
@@ -17,7 +17,7 @@ from retroformer.records import (
     Trajectory,
     Usage,
 )
-from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
+from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 
 EVAL = "eval/trained"
 DOOR = Task(id="door-1", environment="doors", split="train")

@@ -9,7 +9,7 @@ import pytest
 
 from retroformer.environments.webshop import WebshopTaskset, taskset
 from retroformer.environments.webshop.environment import Webshop, WebshopEnvironment
-from retroformer.records import Task, Transition
+from retroformer.method.records import Task, Transition
 from tests.support.data import DATA, require_data
 
 SHARED = DATA / "webshop"

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from retroformer.config.sections.train import Lora, Train
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.train import Lora, Train
 from retroformer.models.adapter_fit import layer_of, require_fit
 from retroformer.models.loading import model_config
 from retroformer.models.quantization import guard_bnb_cpu, nf4

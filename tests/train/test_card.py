@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.provenance import folder_sha256
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.run.provenance import folder_sha256
 from tests.train.world import config_file, save_adapter, tiny_experiment
 from train.card import adapter_card
 from train.stage import Stage, make_stage, publish

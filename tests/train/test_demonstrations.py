@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from retroformer.config.sections.train import Train
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import household_prompt
 from retroformer.environments.alfworld.demonstrations import demonstrations as play
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.wording import WORDINGS, Manner, Sentences
 from retroformer.environments.extras import Demonstration
-from retroformer.experiment.sections.train import Train
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Step
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Step
 from tests.train.world import tiny_experiment
 from train.actor import clone, counts, labelled_text, scripted_play
 from train.base import load_tokenizer

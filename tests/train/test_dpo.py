@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from retroformer.config.experiment import Experiment
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.records import PreferencePair
+from retroformer.method.records import PreferencePair
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
 from train.__main__ import main

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from safetensors.torch import load_file
 
-from retroformer.provenance import folder_sha256
+from retroformer.run.provenance import folder_sha256
 from tests.support.killing import after_cpu_seconds, cpu_seconds, start_and_kill
 from tests.train.killed import copy_of_run, require_alike, train_in
 from tests.train.world import collect, config_file, metrics

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retroformer.experiment.file import load
+from retroformer.config.file import load
 from retroformer.models.quantization import nf4
 from tests.support.runs import ROOT
 from train.plan.estimate import GIB, USABLE_SHARE, cases, estimate

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from retroformer.method.records import Author, Key, PreferencePair, RatedReflection, Reflection
 from retroformer.models.reward_adapter import read_reward_adapter
-from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
-from retroformer.stage_metrics import read_metrics
+from retroformer.run.stage_metrics import read_metrics
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.adapter import Adapter, require_adapter
 from train.base import add_fresh_adapter, load_base, load_tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retroformer.errors import ConfigError
-from retroformer.stage_metrics import StageMetrics
+from retroformer.run.stage_metrics import StageMetrics
 from tests.train.world import collect, config_file
 from train.__main__ import main
 from train.adapter import Adapter

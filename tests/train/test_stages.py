@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.file import load
 from retroformer.files.cache import held_lock
-from retroformer.progress import line
-from retroformer.stage_metrics import StageMetrics, training_tasks
+from retroformer.run.progress import line
+from retroformer.run.stage_metrics import StageMetrics, training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import collect, config_file, metrics
 from train.__main__ import main

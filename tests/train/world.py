@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import yaml
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
-from retroformer.records import Author, Key, Message, Reflection, Task
-from retroformer.store import Store
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
+from retroformer.method.records import Author, Key, Message, Reflection, Task
+from retroformer.run.store import Store
 from tests.support.characters import attempt_at
 
 TEMPLATE = (

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from retroformer.experiment.sections.base import Loop
-from retroformer.history import ancestors, key_before, memory_of
-from retroformer.records import Memory, Trajectory
-from retroformer.store import Store
+from retroformer.config.sections.base import Loop
+from retroformer.method.history import ancestors, key_before, memory_of
+from retroformer.method.records import Memory, Trajectory
+from retroformer.run.store import Store
 
 from .samples import Prompt
 

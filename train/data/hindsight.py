@@ -8,11 +8,11 @@ tried on the failure is taken, if it helped.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from retroformer.hindsight import BuildHindsight, Hindsight
-from retroformer.history import ancestors, key_before
-from retroformer.rating import Rerating, by_failure, ratings
-from retroformer.records import Key, Lesson, Trajectory
-from retroformer.store import Store
+from retroformer.coach.hindsight import BuildHindsight, Hindsight
+from retroformer.method.history import ancestors, key_before
+from retroformer.method.rating import Rerating, by_failure, ratings
+from retroformer.method.records import Key, Lesson, Trajectory
+from retroformer.run.store import Store
 
 from .samples import AdviceText, Prompt
 

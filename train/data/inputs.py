@@ -9,20 +9,20 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from typing import NamedTuple
 
-from retroformer.arm_names import WRITTEN, collecting, is_rated
+from retroformer.config.arm_names import WRITTEN, collecting, is_rated
+from retroformer.config.conditions import STORED, check_training_facts, rerating
+from retroformer.config.experiment import STORE_FILE, Experiment
+from retroformer.config.storage import open_whole_store
+from retroformer.config.views import reflection_renderer
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
-from retroformer.experiment.conditions import STORED, check_training_facts, rerating
-from retroformer.experiment.config import STORE_FILE, Experiment
-from retroformer.experiment.storage import open_whole_store
-from retroformer.experiment.views import reflection_renderer
-from retroformer.history import memory_of
-from retroformer.preference_pairs import count_ratings, preference_pairs
-from retroformer.rating import Rating, by_failure, counted, rated_reflections, ratings
-from retroformer.records import PreferencePair, RatedReflection
-from retroformer.secrets.url import SecretUrl
-from retroformer.stage_metrics import TrainingTasks, training_tasks
-from retroformer.store import Store
+from retroformer.method.history import memory_of
+from retroformer.method.pairs import count_ratings, preference_pairs
+from retroformer.method.rating import Rating, by_failure, counted, rated_reflections, ratings
+from retroformer.method.records import PreferencePair, RatedReflection
+from retroformer.run.stage_metrics import TrainingTasks, training_tasks
+from retroformer.run.store import Store
 
 from .failures import Failure, stored_failures
 from .hindsight import RatedArm, View, relabelled

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from retroformer.errors import ConfigError
-from retroformer.records import DrawnToken, Message, PreferencePair, RatedReflection
+from retroformer.method.records import DrawnToken, Message, PreferencePair, RatedReflection
 
 Prompt = tuple[Message, ...]
 

@@ -18,8 +18,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from retroformer.config.experiment import Experiment
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
 from retroformer.files import durable
 from retroformer.models.loading import model_config
 

@@ -21,15 +21,15 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.train import Train
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Train
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.base_dtype import Dtype, serving_dtype
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model
 from retroformer.models.prompt_template import prompt_template
-from retroformer.provenance import code_version, folder_sha256, package_versions
+from retroformer.run.provenance import code_version, folder_sha256, package_versions
 
 from ..adapter import Adapter, require_adapter
 from ..base import CPU, device, load_base, load_tokenizer

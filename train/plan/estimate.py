@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import torch
 
-from retroformer.available_memory import available_memory
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.train import Grpo, Ppo, Train
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo, Ppo, Train
+from retroformer.files.available_memory import available_memory
 
 from ..base import CPU, computes_bfloat16, device
 from ..shared_prompt.reading import AT_ONCE

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo, Ppo
-from retroformer.provenance import ADAPTER_WEIGHTS
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.train import Grpo, Ppo
+from retroformer.run.provenance import ADAPTER_WEIGHTS
 
 from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
 from ..data.samples import Sample, SamplePair

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.train import Train
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Train
 
 from ..base import compute_dtype
 from ..stage_kinds import Device

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from retroformer.config.sections.train import ATTENTION_LAYERS, Lora
 from retroformer.errors import MissingInput
-from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import model_config, untrained_model
 

@@ -37,7 +37,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Grpo
+from retroformer.config.sections.train import Grpo
 
 from .. import processes
 from ..losses import ADVANTAGES, Average, centred, differing, group_loss, k1, k3, masked_mean, token_weights

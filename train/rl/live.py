@@ -19,19 +19,19 @@ import torch
 from torch import Tensor
 
 from retroformer.agents.actors import actor_kind
-from retroformer.arm_names import LIVE
+from retroformer.config.arm_names import LIVE
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, check_prompts, gather_all
+from retroformer.config.retries import conditions_of_retries, retrying
+from retroformer.config.storage import open_store
+from retroformer.endpoint.secrets.redaction import redacted_data
 from retroformer.errors import InfrastructureFailure
-from retroformer.experience import Experience
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all
-from retroformer.experiment.retries import conditions_of_retries, retrying
-from retroformer.experiment.storage import open_store
 from retroformer.files.text import storable
-from retroformer.provenance import Provenance
-from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
-from retroformer.secrets.redaction import redacted_data
-from retroformer.store import Store
-from retroformer.store.rows import serialised
+from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
+from retroformer.run.experience import Experience
+from retroformer.run.provenance import Provenance
+from retroformer.run.store import Store
+from retroformer.run.store.rows import serialised
 
 from ..base import load_tokenizer
 from ..data.failures import Failure

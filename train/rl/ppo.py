@@ -12,9 +12,9 @@ Additions to the paper:
 5. Prompts are read once for all that follows them: `responses_per_prompt` may be above the papers' 1.
 
 Nothing is truncated here. An over-long trajectory was shortened, with a note, when it became a prompt
-(`retroformer.prompts`). A prompt that exceeds train.max_length together with the longest response stops the stage
-before its first update. A response ends by itself or at reflector.max_new_tokens, and exactly the sampled tokens are
-scored and trained on.
+(`retroformer.method.prompts`). A prompt that exceeds train.max_length together with the longest response stops the
+stage before its first update. A response ends by itself or at reflector.max_new_tokens, and exactly the sampled tokens
+are scored and trained on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Ppo
+from retroformer.config.sections.train import Ppo
 
 from .. import processes
 from ..integrity import require_finite_scores

@@ -49,13 +49,13 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
+from retroformer.config.sections.train import Generation
 from retroformer.endpoint.model import LanguageModel, beginning
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.experiment.sections.base import WHOLE_DISTRIBUTION, Endpoint
-from retroformer.experiment.sections.train import Generation
 from retroformer.models.quantization import Quantization
-from retroformer.provenance import folder_sha256
-from retroformer.secrets.url import SecretUrl
+from retroformer.run.provenance import folder_sha256
 
 from .. import processes
 from ..losses import k3, masked_mean

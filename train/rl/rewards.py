@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from retroformer.errors import DamagedFile
-from retroformer.stage_metrics import METRICS, how_to_replace
+from retroformer.run.stage_metrics import METRICS, how_to_replace
 
 from .. import processes
 from ..adapter import Adapter

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from retroformer.experiment.config import Experiment
+from retroformer.config.experiment import Experiment
 
 from .. import processes
 from ..plan.estimate import case_of

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Grpo, Ppo
+from retroformer.config.sections.train import Grpo, Ppo
 
 from .. import processes
 from ..adapter import Adapter

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from retroformer.config.sections.train import Grpo, Ppo
 from retroformer.errors import NotFinite, RetroformerError, ServiceError
-from retroformer.experiment.sections.train import Grpo, Ppo
-from retroformer.progress import line
-from retroformer.repetition import RESTATING, copied, distinct
+from retroformer.method.repetition import RESTATING, copied, distinct
+from retroformer.run.progress import line
 
 from .. import preemption, processes
 from ..data.samples import Prompt

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from retroformer.experiment.sections.train import Lora
+from retroformer.config.sections.train import Lora
 
 from ..base import (
     keep_trainables_in_fp32,

@@ -10,13 +10,13 @@ import torch
 
 from retroformer.agents.actors import actor_kind, actor_kinds
 from retroformer.agents.baseline import NoReflector
+from retroformer.config.experiment import Experiment
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFailure
-from retroformer.experiment.config import Experiment
-from retroformer.protocols import Agent, Move, OfferedActions, Scene
-from retroformer.records import Memory, Outcome, Task, Trajectory, Usage
-from retroformer.rollout import rollout
+from retroformer.method.protocols import Agent, Move, OfferedActions, Scene
+from retroformer.method.records import Memory, Outcome, Task, Trajectory, Usage
+from retroformer.method.rollout import rollout
 
 from ..rl.sampling import numbers_of_update
 from ..shared_prompt.group import Group

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from retroformer.experiment.sections.train import Sac
+from retroformer.config.sections.train import Sac
 
 from ..losses import soft_critic_loss, soft_policy_loss, soft_targets, soft_values
 from ..rl.updates import clip_gradients

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from retroformer.config.conditions import conditions
+from retroformer.config.experiment import Experiment
 from retroformer.errors import InfrastructureFailure, NotFinite
-from retroformer.experiment.conditions import conditions
-from retroformer.experiment.config import Experiment
-from retroformer.progress import line
-from retroformer.records import Task
+from retroformer.method.records import Task
+from retroformer.run.progress import line
 
 from .. import preemption
 from ..adapter import Adapter

@@ -8,9 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from retroformer.document import LineChart, Report, Series, chapter
+from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import RetroformerError
-from retroformer.stories.runs import OpenRun
+from retroformer.files.document import LineChart, Report, Series, chapter
 
 from ...report.html import ReportPage
 from ...report.training import TrainedAdapter, curve_table, in_order, reward_audit, training_figures, written_in

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from retroformer.records import Usage
-from retroformer.stage_metrics import METRICS
-from retroformer.store.rows import ArmCounts
-from retroformer.stories.runs import OpenRun
+from retroformer.coach.stories.runs import OpenRun
+from retroformer.method.records import Usage
+from retroformer.run.stage_metrics import METRICS
+from retroformer.run.store.rows import ArmCounts
 
 from ..index import arms_of
 from ..site import Page, Site

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from retroformer.document import Report
-from retroformer.stories.runs import OpenRun
+from retroformer.coach.stories.runs import OpenRun
+from retroformer.files.document import Report
 
 from ...report.files import FILE, read_report
 from ...report.html import ReportLinks, ReportPage

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 from pydantic import ValidationError
 
-from retroformer.store import Store
-from retroformer.store.marks import VERDICTS, Mark, Verdict
+from retroformer.run.store import Store
+from retroformer.run.store.marks import VERDICTS, Mark, Verdict
 
 from ..site import NoSuchPage, Page, Site
 

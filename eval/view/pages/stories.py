@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from retroformer.store.marks import VERDICTS
-from retroformer.stories.flags import FLAGS
+from retroformer.coach.stories.flags import FLAGS
+from retroformer.run.store.marks import VERDICTS
 
 from ..index import SORTS, arms_of
 from ..site import Page, Site

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from sqlite3 import Row
 
-from retroformer.records import Reflection
-from retroformer.store.marks import VERDICTS
-from retroformer.stories.flags import FLAGS
-from retroformer.stories.reading import read_story
-from retroformer.stories.story import Story, Turn
+from retroformer.coach.stories.flags import FLAGS
+from retroformer.coach.stories.reading import read_story
+from retroformer.coach.stories.story import Story, Turn
+from retroformer.method.records import Reflection
+from retroformer.run.store.marks import VERDICTS
 
 from ..site import NoSuchPage, Page, Site
 from ..table import StoryFilter, neighbours

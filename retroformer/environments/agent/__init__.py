@@ -8,20 +8,20 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from retroformer.attempt_result import Score, read_result
+from retroformer.agents.attempt_result import Score, read_result
+from retroformer.config.sections.base import Positive
+from retroformer.config.sections.base import Section as ConfigSection
+from retroformer.config.user_code import function_of, module_files
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.environments.section import EnvironmentSection
+from retroformer.environments.task_file import opening_of, read_tasks
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
-from retroformer.experiment.sections.base import Positive
-from retroformer.experiment.sections.base import Section as ConfigSection
-from retroformer.protocols import Actor, Move, Scene
-from retroformer.provenance import numbered_sha256
-from retroformer.records import Task, Transition
-from retroformer.secrets.url import SecretUrl
-from retroformer.task_file import opening_of, read_tasks
-from retroformer.user_code import function_of, module_files
+from retroformer.method.protocols import Actor, Move, Scene
+from retroformer.method.records import Task, Transition
+from retroformer.run.provenance import numbered_sha256
 
 _GRACE_SECONDS = 5.0
 """Time allowed for stopping an attempt that ran too long, before its process is killed."""

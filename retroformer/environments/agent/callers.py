@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded import MIB, size
-from retroformer.program_guard import guarded
+from retroformer.files.program_guard import guarded
 
 _SHOWN = 300
 """Number of characters of an agent's output that an error message shows."""

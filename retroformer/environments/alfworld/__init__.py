@@ -16,8 +16,8 @@ from retroformer.environments.alfworld.report import AdviceChapter, PlaceLeak
 from retroformer.environments.alfworld.wording import WORDINGS
 from retroformer.environments.extras import ActorKind, ActorParts, Demonstration, Extras, Wording
 from retroformer.errors import ConfigError
-from retroformer.protocols import Actor
-from retroformer.records import Task, Trajectory
+from retroformer.method.protocols import Actor
+from retroformer.method.records import Task, Trajectory
 
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
 

@@ -7,7 +7,7 @@ from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
-from retroformer.protocols import Move, OfferedActions, Scene
+from retroformer.method.protocols import Move, OfferedActions, Scene
 
 ACTION_TOKENS = 20
 """Token limit of an action, longer than the longest action in training."""

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from retroformer.agents.arm import Arm, ArmParts, EarlyArm
+from retroformer.config.sections.base import Positive
 from retroformer.environments.alfworld.hindsight import table_reflector
 from retroformer.environments.alfworld.reflectors import oracle_reflector, rule_reflector
-from retroformer.experiment.sections.base import Positive
-from retroformer.protocols import Reflector
+from retroformer.method.protocols import Reflector
 
 
 class RuleArm(Arm):

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeVar
 
-from retroformer.records import Task
+from retroformer.method.records import Task
 
 Grammar = Literal["put", "move"]
 Otherwise = TypeVar("Otherwise", bound=Grammar | None)

@@ -22,7 +22,7 @@ from retroformer.environments.alfworld.reading import Goal, Solution, read_goal,
 from retroformer.environments.alfworld.reflectors import FailureView
 from retroformer.environments.alfworld.wording import DEMONSTRATED, Sentences, listed, say
 from retroformer.environments.extras import Demonstration
-from retroformer.records import Step, Task
+from retroformer.method.records import Step, Task
 
 MOST_PLACES = 8
 """Maximum number of places that one sentence names."""

@@ -12,14 +12,14 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
+from retroformer.config.sections.base import Positive
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.engine import Game, GameEngine
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.rules import Home
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError, EnvironmentFailure
-from retroformer.experiment.sections.base import Positive
-from retroformer.records import Task, Transition
+from retroformer.method.records import Task, Transition
 
 
 class Alfworld(EnvironmentSection):

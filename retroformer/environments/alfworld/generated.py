@@ -20,7 +20,7 @@ from retroformer.environments.alfworld.rooms import KINDS, Kind
 from retroformer.environments.alfworld.rules import Home
 from retroformer.environments.alfworld.worlds import Wish, draw_wish, draw_world, problem, walkthrough
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.records import Task
+from retroformer.method.records import Task
 
 SPLITS = ("train", "held_out")
 LISTED = 2000

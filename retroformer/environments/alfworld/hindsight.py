@@ -12,13 +12,13 @@ from fractions import Fraction
 from random import Random
 
 import retroformer.environments.alfworld.compact as compact
+from retroformer.coach.hindsight import Variation
 from retroformer.environments.alfworld.clauses import find_places
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
 from retroformer.environments.alfworld.reflectors import FailureView, WrittenReflector, advice_on_places, view_of
-from retroformer.hindsight import Variation
-from retroformer.prompts import Render
-from retroformer.records import Lesson, Memory, Trajectory
+from retroformer.method.prompts import Render
+from retroformer.method.records import Lesson, Memory, Trajectory
 
 _PRIOR_LOOKS = 2
 """Weight of the rate over all places, in looks, against that of one type of place."""

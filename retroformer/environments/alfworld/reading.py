@@ -21,7 +21,7 @@ from typing import NamedTuple
 import retroformer.environments.alfworld.compact as compact
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.errors import ConfigError
-from retroformer.records import Memory, Message, Outcome, Step, Trajectory
+from retroformer.method.records import Memory, Message, Outcome, Step, Trajectory
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """Transform -> the type of place that does it."""

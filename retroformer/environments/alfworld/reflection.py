@@ -10,7 +10,7 @@ from retroformer.environments.alfworld.clauses import clauses_of, find_places
 from retroformer.environments.alfworld.reader import once, read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
 from retroformer.environments.extras import SeedFacts
-from retroformer.records import Outcome, Trajectory
+from retroformer.method.records import Outcome, Trajectory
 
 FIRST_MOVES = 2
 """Number of walks within which an actor that follows advice has reached a place of it."""

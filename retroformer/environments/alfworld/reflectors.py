@@ -19,8 +19,8 @@ from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_attempts, read_goal, read_solution
 from retroformer.environments.alfworld.wording import PLAIN, AdvicePhrases, Manner, phrases_for
-from retroformer.prompts import Render
-from retroformer.records import Author, Lesson, Memory, Reflection, Sampling, Task, Trajectory
+from retroformer.method.prompts import Render
+from retroformer.method.records import Author, Lesson, Memory, Reflection, Sampling, Task, Trajectory
 
 
 @dataclass(frozen=True)

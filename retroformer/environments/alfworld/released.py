@@ -22,8 +22,8 @@ from retroformer.environments.alfworld.packs import MOST_GAME_BYTES, GamePack
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import parse_json, read_bytes
-from retroformer.provenance import files_sha256
-from retroformer.records import Task
+from retroformer.method.records import Task
+from retroformer.run.provenance import files_sha256
 
 TYPES = {
     "look": "look_at_obj_in_light",

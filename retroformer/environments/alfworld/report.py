@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from retroformer.document import Chapter, Row, Table, arm_cell, chapter, code, number, share, table
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.clauses import clauses_of
 from retroformer.environments.alfworld.compact import type_of
@@ -28,7 +27,8 @@ from retroformer.environments.alfworld.reflection import (
     reflection_cases,
 )
 from retroformer.environments.extras import ReportedArm, TaskFacts
-from retroformer.records import Outcome, Task, Trajectory
+from retroformer.files.document import Chapter, Row, Table, arm_cell, chapter, code, number, share, table
+from retroformer.method.records import Outcome, Task, Trajectory
 
 _OBJECTS = 6
 """Number of goal objects shown, those with the most failures first."""

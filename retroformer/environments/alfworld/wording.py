@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import retroformer.environments.alfworld.compact as compact
 from retroformer.agents.baseline import seeded
-from retroformer.records import Task
+from retroformer.method.records import Task
 
 Manner = Literal["demonstrated", "unseen"]
 """Name of the set of wordings to use."""

@@ -19,8 +19,8 @@ from retroformer.environments.hotpotqa.environment import (
 from retroformer.environments.hotpotqa.metrics import RETURNS, ReturnName
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.cache import cache_folder
-from retroformer.protocols import ReturnOf
-from retroformer.records import Task, Tool, Trajectory
+from retroformer.method.protocols import ReturnOf
+from retroformer.method.records import Task, Tool, Trajectory
 
 __all__ = ["HotpotqaTaskset", "Section", "extras", "taskset"]
 

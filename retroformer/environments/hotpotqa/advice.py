@@ -4,10 +4,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from retroformer.document import code
 from retroformer.environments.hotpotqa.environment import NOT_FOUND, parse, unquoted
 from retroformer.environments.hotpotqa.metrics import ENGLISH, normalize
-from retroformer.records import Lesson, Outcome, Task, Trajectory
+from retroformer.files.document import code
+from retroformer.method.records import Lesson, Outcome, Task, Trajectory
 
 _WORD = re.compile(r"\w+")
 _ARTICLES = frozenset({"a", "an", "the"})

@@ -20,7 +20,7 @@ from retroformer.environments.hotpotqa.docstore import FORMAT, EncyclopediaPage,
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, sha256
-from retroformer.provenance import files_sha256
+from retroformer.run.provenance import files_sha256
 
 _NAME = re.compile(r"(train|validation)_([1-9][0-9]{0,6})")
 SPLITS_BY_RULE = "train_N, validation_N"

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from retroformer.config.sections.base import Positive
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage
 from retroformer.environments.hotpotqa.metrics import exact_match, f1_without_stop_words
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure, UnknownTask
-from retroformer.experiment.sections.base import Positive
-from retroformer.records import Task, Transition
-from retroformer.secrets.url import SecretUrl
+from retroformer.method.records import Task, Transition
 
 _WEB_ADDRESS = r"^https?://[^\s?#]+$"
 

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from retroformer.arm_names import RECORDED
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask, Origin
 from retroformer.cases.traced import Skipped
+from retroformer.config.arm_names import RECORDED
 from retroformer.endpoint.answers import without_thinking
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.data import question_id, question_key
@@ -30,7 +30,7 @@ from retroformer.environments.hotpotqa.metrics import RETURNS
 from retroformer.environments.hotpotqa.reflexion_log import LoggedAttempt, attempts, why_unusable
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, size
-from retroformer.records import Ending, Key, Outcome, Step
+from retroformer.method.records import Ending, Key, Outcome, Step
 
 RATED_BY: Final = "f1_with_stop_words"
 """Return that rates imported attempts: ReAct's F1, used for these runs before.

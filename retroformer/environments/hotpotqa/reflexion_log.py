@@ -27,7 +27,7 @@ import re
 from typing import NamedTuple
 
 from retroformer.errors import MissingInput
-from retroformer.records import Step
+from retroformer.method.records import Step
 
 _TRIAL = re.compile(r"^BEGIN TRIAL (\d+)[ \t]*$", re.MULTILINE)
 _QUESTION = re.compile(r"(?:(?<=\n\n)|\A)Question:")

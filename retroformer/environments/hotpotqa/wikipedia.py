@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.endpoint.retries import TRIES, asked_pause, is_temporary, pause_after
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import EncyclopediaPage
 from retroformer.errors import EnvironmentFailure
-from retroformer.secrets.url import SecretUrl
 
 _COMMON = {"action": "query", "format": "json", "formatversion": "2"}
 # A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.

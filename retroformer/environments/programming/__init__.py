@@ -20,9 +20,9 @@ from retroformer.environments.programming.environment import (
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.environments.programming.sandbox import require
 from retroformer.errors import ConfigError
-from retroformer.prompts import PromptPack, program_prompt, tests_prompt
-from retroformer.protocols import Actor, Move, ReturnOf, Scene
-from retroformer.records import Message
+from retroformer.method.prompts import PromptPack, program_prompt, tests_prompt
+from retroformer.method.protocols import Actor, Move, ReturnOf, Scene
+from retroformer.method.records import Message
 
 __all__ = ["ProgrammingTaskset", "Section", "extras", "taskset"]
 

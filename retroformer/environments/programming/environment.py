@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from retroformer.document import Cell, Chapter, Row, arm_cell, chapter, share, table
+from retroformer.config.sections.base import Positive
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.environments.programming import judging
 from retroformer.environments.programming.judging import accepted
@@ -24,9 +24,9 @@ from retroformer.environments.programming.problems import CheckedTest, Problem, 
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.experiment.sections.base import Positive
-from retroformer.provenance import files_sha256
-from retroformer.records import Outcome, Task, Trajectory, Transition
+from retroformer.files.document import Cell, Chapter, Row, arm_cell, chapter, share, table
+from retroformer.method.records import Outcome, Task, Trajectory, Transition
+from retroformer.run.provenance import files_sha256
 
 _BUILDING_SECONDS = 1200.0
 """Upper bound on the time of all compilers and jails of one judged program."""

@@ -8,7 +8,7 @@ from typing import Literal
 from retroformer.environments.programming.python_source import defined, parsed
 from retroformer.environments.programming.rust_source import completed
 from retroformer.errors import ConfigError
-from retroformer.records import Record
+from retroformer.method.records import Record
 
 
 class Verdict(StrEnum):

@@ -20,7 +20,7 @@ from pydantic import Field
 from retroformer.environments.programming.jail import wire
 from retroformer.environments.programming.jail.linux import is_supported
 from retroformer.errors import EnvironmentFailure, ServiceError
-from retroformer.records import Record
+from retroformer.method.records import Record
 
 _MEBIBYTE = 1 << 20
 Positive = Annotated[int, Field(ge=1)]

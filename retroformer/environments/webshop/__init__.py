@@ -12,9 +12,9 @@ from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webs
 from retroformer.environments.webshop.goals import Goals
 from retroformer.environments.webshop.shop import Shop
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.protocols import Scene
-from retroformer.provenance import files_sha256
-from retroformer.records import Task
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Task
+from retroformer.run.provenance import files_sha256
 
 __all__ = ["Section", "WebshopTaskset", "extras", "taskset"]
 

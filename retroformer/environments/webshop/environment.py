@@ -18,14 +18,14 @@ from typing import ClassVar, Literal, NamedTuple
 from rapidfuzz.fuzz import token_set_ratio
 from rapidfuzz.utils import default_process
 
+from retroformer.config.sections.base import Positive
 from retroformer.environments.section import EnvironmentSection
 from retroformer.environments.webshop.data import Product
 from retroformer.environments.webshop.goals import Goals, ShoppingGoal
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.site import ReactSite
 from retroformer.errors import EnvironmentFailure, UnknownTask
-from retroformer.experiment.sections.base import Positive
-from retroformer.records import Task, Transition
+from retroformer.method.records import Task, Transition
 
 GOALS_PER_PRODUCT = 5
 """Maximum number of goals per product in the split train: some products have hundreds of nearly equal goals, and a

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from retroformer.conversation import ChatMessage
 from retroformer.endpoint.answers import joined_text
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.messages import json_object, message_of
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, answer_headers, decoder
-from retroformer.records import Usage
+from retroformer.method.conversation import ChatMessage
+from retroformer.method.records import Usage
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_TOKENS = 10_000_000

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
 
 app = make_app()
 
@@ -35,7 +35,7 @@ def gateway(
     Reads the agent's calls. Forwards them, and writes the attempts, the advice and the scores to the store of the run.
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
-    from retroformer.experiment.parts import load_config
+    from retroformer.config.parts import load_config
     from retroformer.integrations.gateway.service import Listening, run
 
     run(load_config(config, overrides), Listening(upstream=upstream, host=host, port=port, unadvised=unadvised))

@@ -13,15 +13,15 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
-from retroformer.attempt_result import AttemptResult
-from retroformer.coaching.story import OpenTask
-from retroformer.conversation import ChatMessage
+from retroformer.agents.attempt_result import AttemptResult
+from retroformer.agents.messages import final_text, steps_of
+from retroformer.coach.story import OpenTask
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.files.text import storable
 from retroformer.integrations.gateway.messages import opening_of
-from retroformer.messages import final_text, steps_of
-from retroformer.records import Usage
-from retroformer.secrets.url import SecretUrl
-from retroformer.store.database import Database, insert_into
+from retroformer.method.conversation import ChatMessage
+from retroformer.method.records import Usage
+from retroformer.run.store.database import Database, insert_into
 
 _Name = tuple[str, str]
 """Run and task."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from retroformer.conversation import ROLES, ChatMessage, content_text
-from retroformer.messages import kept_messages
+from retroformer.agents.messages import kept_messages
+from retroformer.method.conversation import ROLES, ChatMessage, content_text
 
 
 def json_object(data: bytes | bytearray) -> dict[str, Any]:

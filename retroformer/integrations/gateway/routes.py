@@ -16,7 +16,8 @@ from urllib.parse import unquote
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from retroformer.attempt_result import checked_score
+from retroformer.agents.attempt_result import checked_score
+from retroformer.endpoint.loopback import is_loopback
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
@@ -24,7 +25,6 @@ from retroformer.integrations.gateway.answers import RecordedAnswer, forward
 from retroformer.integrations.gateway.messages import json_object, messages_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpacked
-from retroformer.loopback import is_loopback
 
 _RECORDED = "/chat/completions"
 _LONGEST_NAME = 500

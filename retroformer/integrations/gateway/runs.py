@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from retroformer.coaching.connection import Connection
-from retroformer.coaching.reflector import Invalid
-from retroformer.coaching.story import OpenTask
-from retroformer.conversation import ChatMessage
+from retroformer.coach.connection import Connection
+from retroformer.coach.reflector import Invalid
+from retroformer.coach.story import OpenTask
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.integrations.gateway.answers import RecordedAnswer
 from retroformer.integrations.gateway.drafts import Draft, Drafts
-from retroformer.records import Outcome
+from retroformer.method.conversation import ChatMessage
+from retroformer.method.records import Outcome
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_IN_MEMORY = 1000

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import uvloop
 from aiohttp import web
 
-from retroformer.coaching.connection import Connection, Settings
+from retroformer.coach.connection import Connection, Settings
+from retroformer.config.parts import LoadedConfig
+from retroformer.endpoint.loopback import is_loopback
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.endpoint.served import served
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.parts import LoadedConfig
 from retroformer.integrations.gateway.drafts import Drafts
 from retroformer.integrations.gateway.routes import Gateway
 from retroformer.integrations.gateway.runs import Runs
 from retroformer.integrations.gateway.upstream import LONGEST_LINE_BYTES, Upstream
-from retroformer.loopback import is_loopback
-from retroformer.prompts import load_pack
-from retroformer.secrets.url import SecretUrl
+from retroformer.method.prompts import load_pack
 
 _PROVIDER = "https://api.openai.com/v1"
 _STOP_SECONDS = 5.0

@@ -11,8 +11,8 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointFailure
-from retroformer.secrets.url import SecretUrl
 
 OWN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
 """Headers that name a run and its task; the provider does not get them."""

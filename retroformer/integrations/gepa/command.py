@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
 
 app = make_app()
 
@@ -37,7 +37,7 @@ def gepa(
     Reads the failed first attempts of `retroformer collect`. Writes the best document to runs/NAME/gepa/document.md,
     for an arm of kind `document`, and the retries to the store of the run.
     """
-    from retroformer.experiment.parts import load_config
+    from retroformer.config.parts import load_config
     from retroformer.integrations.gepa.optimize import Search, optimize
 
     typer.echo(optimize(load_config(config, overrides), Search(retries, proposer, tokens)))

@@ -11,18 +11,18 @@ from gepa.api import optimize as evolve
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 from gepa.core.result import GEPAResult
 
-from retroformer.arm_names import DOCUMENT
+from retroformer.config.arm_names import DOCUMENT
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, Parts, check_prompts
+from retroformer.config.retries import conditions_of_retries, retrying
+from retroformer.config.storage import open_whole_store
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure, usage_of
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts
-from retroformer.experiment.retries import conditions_of_retries, retrying
-from retroformer.experiment.storage import open_whole_store
 from retroformer.files.durable import write_text
 from retroformer.files.text import sha256_of, storable
 from retroformer.integrations.gepa.retries import FailedFirst, Retries, Retry, collected_retries, failed_first_attempts
-from retroformer.records import Message, Outcome
-from retroformer.store import Store
+from retroformer.method.records import Message, Outcome
+from retroformer.run.store import Store
 
 START = "Search the places that were not searched yet, and do not repeat what failed."
 """Document that the search starts from."""

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from retroformer.arm_names import DOCUMENT, collecting
+from retroformer.config.arm_names import DOCUMENT, collecting
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import gather_all
+from retroformer.config.views import reflection_renderer
 from retroformer.errors import InfrastructureFailure, MissingInput
-from retroformer.experience import Experience
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import gather_all
-from retroformer.experiment.views import reflection_renderer
 from retroformer.files.text import sha256_of
-from retroformer.records import Author, Key, Memory, Outcome, Reflection, Trajectory
-from retroformer.store import Store
+from retroformer.method.records import Author, Key, Memory, Outcome, Reflection, Trajectory
+from retroformer.run.experience import Experience
+from retroformer.run.store import Store
 
 _AUTHOR = Author(endpoint="gepa", model="document")
 _NUMBERS = 1 << 24

@@ -21,14 +21,14 @@ from inspect_ai.model import ChatMessage as InspectMessage
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 from pydantic import ValidationError
 
+from retroformer.agents.messages import kept_messages
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.traced import Skipped, TracedAttempt, advice_in, cases_of
-from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
-from retroformer.messages import kept_messages
-from retroformer.records import Usage
+from retroformer.method.conversation import ChatMessage, content_text
+from retroformer.method.records import Usage
 
 _SUFFIXES = (".eval", ".json")
 _UNREAD = {"events", "events_data", "timelines"}

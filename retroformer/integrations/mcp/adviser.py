@@ -5,10 +5,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from retroformer.coaching.reflector import Reflector
+from retroformer.coach.reflector import Reflector
+from retroformer.config.experiment import Experiment
 from retroformer.environments.tasksets import require_package
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.config import Experiment
 
 if TYPE_CHECKING:
     from mcp.server.fastmcp import FastMCP

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
 
 app = make_app()
 
@@ -32,7 +32,7 @@ def mcp(
     Reads requests from standard input. Writes answers to standard output, and attempts and advice to the store of the
     run.
     """
-    from retroformer.experiment.file import load
+    from retroformer.config.file import load
     from retroformer.integrations.mcp.adviser import serve_advice
 
     serve_advice(load(config, overrides), http)

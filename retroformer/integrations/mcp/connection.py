@@ -8,12 +8,12 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from retroformer.coaching.background import Background
+from retroformer.coach.background import Background
+from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import EnvironmentFailure
+from retroformer.files.program_guard import guarded
 from retroformer.integrations.mcp.section import CLOSING_SECONDS, McpServer
-from retroformer.program_guard import guarded
-from retroformer.records import Tool
-from retroformer.secrets.redaction import keep_secret
+from retroformer.method.records import Tool
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession

@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retroformer.attempt_result import checked_score
+from retroformer.agents.attempt_result import checked_score
+from retroformer.config.user_code import function_of, module_files
 from retroformer.environments.extras import Extras
+from retroformer.environments.task_file import opening_of, read_tasks
 from retroformer.environments.tasksets import RowTaskset, not_reset, require_package, row_of
+from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
 from retroformer.integrations.mcp.connection import McpConnection
 from retroformer.integrations.mcp.section import McpSection
-from retroformer.provenance import numbered_sha256
-from retroformer.records import Task, Tool, Transition
-from retroformer.task_file import opening_of, read_tasks
-from retroformer.tools import call_of
-from retroformer.user_code import function_of, module_files
+from retroformer.method.records import Task, Tool, Transition
+from retroformer.run.provenance import numbered_sha256
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult

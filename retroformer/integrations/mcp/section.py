@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from retroformer.config.sections.base import Positive, Section
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.base import Positive, Section
-from retroformer.secrets.url import SecretUrl
 
 CLOSING_SECONDS = 10.0
 """Time allowed for stopping a server before the next one starts."""

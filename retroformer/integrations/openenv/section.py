@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from retroformer.config.sections.base import Positive
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.section import ScaledSection
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.base import Positive
-from retroformer.secrets.url import SecretUrl
 
 
 class OpenEnv(ScaledSection):

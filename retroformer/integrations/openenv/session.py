@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
+from retroformer.endpoint.secrets.redaction import redacted
 from retroformer.errors import EnvironmentFailure, ServiceError
 from retroformer.files.text import sha256_of
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
-from retroformer.secrets.redaction import redacted
 
 _NOT_THERE = 404
 _LARGEST_BYTES = 16 << 20

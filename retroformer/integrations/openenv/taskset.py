@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from retroformer.environments.task_file import read_tasks
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.text import storable
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.integrations.openenv.session import OpenEnvSession, ServerAnswer, action_form
-from retroformer.records import Task, Transition
-from retroformer.task_file import read_tasks
+from retroformer.method.records import Task, Transition
 
 _SPLITS = {"train": 0, "held_out": 2**30}
 """First seed of each split, if tasks are seeds with the ids SPLIT/NUMBER."""

@@ -13,11 +13,11 @@ from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanContext, StatusCode
 
-from retroformer.coaching.session import Seen
+from retroformer.coach.session import Seen
 from retroformer.integrations.otlp.attempts import model_calls
 from retroformer.integrations.otlp.conversation import conversation, tool_steps
 from retroformer.integrations.otlp.span import Span, SpanEvent
-from retroformer.records import Usage
+from retroformer.method.records import Usage
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = "retroformer.attempt"

@@ -7,13 +7,13 @@ from typing import Any
 
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
-from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.integrations.otlp.conversation import ModelCall, conversation, is_model_call, model_call, tool_steps
 from retroformer.integrations.otlp.facts import SCORE, TASK_ID, evaluations_of, facts_of
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.span import Span
-from retroformer.records import Usage
+from retroformer.method.conversation import ChatMessage, content_text
+from retroformer.method.records import Usage
 
 NO_CALLS = Skipped(reason="traces without a model call, a tool call or an output")
 NO_SCORE = Skipped(reason="traces without a score")

@@ -5,10 +5,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from retroformer.conversation import ChatMessage
 from retroformer.integrations.otlp.messages import messages
 from retroformer.integrations.otlp.span import Span, checked
-from retroformer.records import Step, Usage
+from retroformer.method.conversation import ChatMessage
+from retroformer.method.records import Step, Usage
 
 _KIND = "openinference.span.kind"
 _OPERATION = "gen_ai.operation.name"

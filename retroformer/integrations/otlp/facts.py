@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from retroformer.cases.case import Score
 from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.span import Span, checked
-from retroformer.records import KeyNumber, Name
+from retroformer.method.records import KeyNumber, Name
 
 TASK_ID = "retroformer.task.id"
 SCORE = "retroformer.score"

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 
-from retroformer.conversation import ChatMessage
+from retroformer.agents.messages import kept_messages, standard_role
 from retroformer.endpoint.answers import part_without_thinking
 from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.span import Span, checked
-from retroformer.messages import kept_messages, standard_role
+from retroformer.method.conversation import ChatMessage
 
 _INSTRUCTIONS = "gen_ai.system_instructions"
 _LONGEST_NUMBER, _MOST_LEVELS = 9, 6

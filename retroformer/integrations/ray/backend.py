@@ -17,9 +17,9 @@ from typing import Any
 import ray as untyped_ray
 from ray.exceptions import RayError, RayTaskError
 
-from retroformer.backends import Chunk, Done, OpenPlayer, Play, Played
+from retroformer.config.parts import LoadedConfig, PortableConfig
 from retroformer.errors import ConfigError, RetroformerError, ServiceError
-from retroformer.experiment.parts import LoadedConfig, PortableConfig
+from retroformer.run.backends import Chunk, Done, OpenPlayer, Play, Played
 
 ray: Any = untyped_ray
 """The package without types: it declares its functions in a way that type checkers do not see."""

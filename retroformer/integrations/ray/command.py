@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
 
 ClusterStage = Literal["warm", "sft", "reward", "dpo", "ppo", "grpo", "actor"]
 

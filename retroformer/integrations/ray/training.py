@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import ray as untyped_ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
+from retroformer.config.file import load_domains
 from retroformer.errors import STOPPED_STATUS, ServiceError
-from retroformer.experiment.file import load_domains
 
 ray: Any = untyped_ray
 EARLIER_STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(

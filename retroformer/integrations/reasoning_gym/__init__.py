@@ -11,7 +11,7 @@ from retroformer.environments.extras import Extras, LeakCheck, LessonParts
 from retroformer.integrations.reasoning_gym.advice import MethodArm, MethodReflector, mixed_method
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
 from retroformer.integrations.reasoning_gym.taskset import BLANK, require_families, taskset
-from retroformer.protocols import Reflector
+from retroformer.method.protocols import Reflector
 
 __all__ = ["Section", "extras", "taskset"]
 

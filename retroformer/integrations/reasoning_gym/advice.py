@@ -7,9 +7,9 @@ from typing import Literal
 
 from retroformer.agents.arm import Arm, ArmParts
 from retroformer.agents.baseline import PHRASES
-from retroformer.prompts import Render
-from retroformer.protocols import Reflector
-from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+from retroformer.method.prompts import Render
+from retroformer.method.protocols import Reflector
+from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory
 
 METHODS: Mapping[str, str] = MappingProxyType(
     {

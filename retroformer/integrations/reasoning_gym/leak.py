@@ -13,7 +13,7 @@ from retroformer.environments.tasksets import require_package, row_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import ReasoningGym, Split
 from retroformer.integrations.reasoning_gym.taskset import datasets_of, places_of
-from retroformer.records import Task, Trajectory
+from retroformer.method.records import Task, Trajectory
 
 
 class AnswerLeak:

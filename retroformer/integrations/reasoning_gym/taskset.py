@@ -7,8 +7,8 @@ from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess, check_families
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
-from retroformer.protocols import Actor, Move, Scene
-from retroformer.records import Task, Transition
+from retroformer.method.protocols import Actor, Move, Scene
+from retroformer.method.records import Task, Transition
 
 Place = tuple[str, int]
 """Family and number of a task, whose id is SPLIT/FAMILY/NUMBER."""

@@ -13,9 +13,9 @@ from fsspec.core import url_to_fs
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import disable_progress_bars
 
+from retroformer.endpoint.secrets.redaction import keep_secret
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, RetroformerError
-from retroformer.secrets.redaction import keep_secret
-from retroformer.secrets.url import SecretUrl
 
 MANIFEST = "retroformer.json"
 _HUB = re.compile(

@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from retroformer.cases.exchange import import_cases
+from retroformer.config.file import load, load_domains
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
-from retroformer.experiment.file import load, load_domains
 from retroformer.files import durable
 
 from .places import MANIFEST, Place

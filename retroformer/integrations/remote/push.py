@@ -14,15 +14,15 @@ import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from retroformer.cases.exchange import export_cases
+from retroformer.config.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load, load_domains
+from retroformer.endpoint.secrets.redaction import redacted
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
-from retroformer.experiment.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load, load_domains
 from retroformer.files.bounded import sha256, size
-from retroformer.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.records import Record
-from retroformer.secrets.redaction import redacted
-from retroformer.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
+from retroformer.method.records import Record
+from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
+from retroformer.run.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
 
 from .places import MANIFEST, Place
 

@@ -18,16 +18,16 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.types import UserMessage
 
 from retroformer.agents.actors import REACT, actor_kind, command, parse
-from retroformer.coaching.background import Background
+from retroformer.coach.background import Background
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.parts import chosen_tasks
 from retroformer.environments.pool import EnvironmentPool, PooledEpisode
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import chosen_tasks
-from retroformer.prompts import PromptPack, conversation_prompt, load_pack
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Task, Transition
+from retroformer.method.prompts import PromptPack, conversation_prompt, load_pack
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Task, Transition
 
 _PROCESSES = 2
 """Processes of the environment of a split."""

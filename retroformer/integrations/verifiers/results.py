@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from retroformer.agents.messages import kept_messages
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.traced import Skipped, TracedAttempt, advice_in, cases_of
-from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
-from retroformer.messages import kept_messages
-from retroformer.records import Tokens, Usage
+from retroformer.method.conversation import content_text
+from retroformer.method.records import Tokens, Usage
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB

@@ -13,11 +13,11 @@ from verifiers.clients.client import Client
 from verifiers.types import Response, ResponseMessage
 from verifiers.types import ToolCall as RequestedCall
 
-from retroformer.conversation import content_text
+from retroformer.agents.messages import kept_messages
+from retroformer.environments.tools import call_of
 from retroformer.errors import EnvironmentFailure
-from retroformer.messages import kept_messages
-from retroformer.records import Tool
-from retroformer.tools import call_of
+from retroformer.method.conversation import content_text
+from retroformer.method.records import Tool
 
 
 class Ended(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from retroformer.config.sections.base import Positive
 from retroformer.environments.section import ScaledSection
-from retroformer.experiment.sections.base import Positive
 
 
 class Verifiers(ScaledSection):

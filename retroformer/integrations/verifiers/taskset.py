@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from retroformer.config.user_code import module_files
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.text import sha256_of
 from retroformer.integrations.verifiers.loading import load, rows
 from retroformer.integrations.verifiers.section import Verifiers
-from retroformer.provenance import numbered_sha256
-from retroformer.records import Task, Transition
-from retroformer.user_code import module_files
+from retroformer.method.records import Task, Transition
+from retroformer.run.provenance import numbered_sha256
 
 if TYPE_CHECKING:
     from retroformer.integrations.verifiers.rollout import Rollout

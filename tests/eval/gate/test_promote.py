@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from eval.gate.promote import Decision, decide, differences_of, failed_at_first, prepare
-from retroformer.arm_names import FIRST_TRIAL_OF_GATE
+from retroformer.config.arm_names import FIRST_TRIAL_OF_GATE
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
-from retroformer.promotions.history import History, roll_back
-from retroformer.records import Key, Outcome, Task
+from retroformer.method.records import Key, Outcome, Task
+from retroformer.run.promotions.history import History, roll_back
 from tests.support.characters import attempt_at
 from tests.support.contest import TASKS, contest_run
 from tests.support.killing import start_and_kill
@@ -93,7 +93,7 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
 
 
 def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missing(tmp_path: Path) -> None:
-    from retroformer.store import Store
+    from retroformer.run.store import Store
 
     tasks = [Task(id=name, environment="riddles", split="train") for name in ("a", "b", "c")]
     with closing(Store(f"sqlite:///{tmp_path}/gate.db", "gate")) as store:

@@ -9,7 +9,7 @@ import pytest
 from eval.measure.rates import paired_difference, with_these_seeds
 from eval.measure.results import ArmResult, SeedResult
 from eval.measure.statistics import Floats, bootstrap_seeds
-from retroformer.records import Usage
+from retroformer.method.records import Usage
 
 FIRST, LAST = (0.0, 0.0, 1.0), (1.0, 0.0, 1.0)
 

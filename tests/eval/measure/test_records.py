@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from eval.report.evaluation import facts_by_task
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.records import Key, Trajectory
-from retroformer.store import NewTrajectory, Store
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.method.records import Key, Trajectory
+from retroformer.run.store import NewTrajectory, Store
 from tests.support.characters import advice, attempt_at, task
 
 NAMES = ("B", "a", "a-b", "ab", "é", "\U0001f600")

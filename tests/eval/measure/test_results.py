@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, arm_results
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.records import Key, Outcome
-from retroformer.store import Store
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.method.records import Key, Outcome
+from retroformer.run.store import Store
 from tests.support.characters import PRICE, attempt_at, task
 
 TASKS = [task(name) for name in "abcd"]

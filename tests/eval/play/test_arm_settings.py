@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from eval.play.evaluation import plan_of
-from retroformer.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.coach.stories.reading import read_story, story_arms
+from retroformer.config.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.config.parts import LoadedConfig, chosen_tasks
+from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.packs import GamePack
 from retroformer.errors import ConfigError
-from retroformer.experiment.parts import LoadedConfig, chosen_tasks
-from retroformer.experiment.storage import open_store
-from retroformer.records import Key, Outcome
-from retroformer.stories.reading import read_story, story_arms
+from retroformer.method.records import Key, Outcome
 from tests.support.arms import NOWHERE, POOLED, Arms, compare, config_with, solved, texts
 from tests.support.data import DATA, needs_data
 from tests.support.endpoint import Endpoint, prompt_of

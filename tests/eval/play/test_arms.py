@@ -11,13 +11,13 @@ import yaml
 
 from collect.rate import rate_reflections
 from retroformer.agents.baseline import PHRASES
-from retroformer.arm_names import FIRST_TRIAL
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.hindsight import PlaceTable
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reflectors import advice_on_places, view_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.storage import open_store
 from tests.support.arms import NOWHERE, Arms, compare, config_with, solved, texts
 from tests.support.data import DATA
 from tests.support.endpoint import Endpoint

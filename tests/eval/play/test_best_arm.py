@@ -9,10 +9,10 @@ import pytest
 
 from eval.play.compare import compare_arms
 from eval.play.verify import verify_models
+from retroformer.config.parts import Connections, parts
+from retroformer.config.sections.base import Endpoint
+from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput, ProvenanceError
-from retroformer.experiment.parts import Connections, parts
-from retroformer.experiment.sections.base import Endpoint
-from retroformer.experiment.storage import open_store
 from tests.support.judged import judged_run, save_adapter
 from tests.support.runs import ROOT, facts, open_config
 

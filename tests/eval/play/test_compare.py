@@ -10,11 +10,11 @@ import pytest
 from collect.rate import rate_reflections
 from eval.measure.results import arm_results
 from eval.play.compare import compare_arms
-from retroformer.arm_names import FIRST_TRIAL
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.config.parts import LoadedConfig, chosen_tasks
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, EndpointFailure, InfrastructureFailure
-from retroformer.experiment.parts import LoadedConfig, chosen_tasks
-from retroformer.experiment.storage import open_store
-from retroformer.records import Outcome
+from retroformer.method.records import Outcome
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.runs import HOUSEHOLD, facts, open_config, run, write_config
 

@@ -16,13 +16,13 @@ import yaml
 from collect.__main__ import main as collect
 from eval.__main__ import main as evaluate
 from retroformer.__main__ import main as retroformer
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load_domains
+from retroformer.config.parts import chosen_tasks
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load_domains
-from retroformer.experiment.parts import chosen_tasks
-from retroformer.experiment.storage import open_store
-from retroformer.records import Author, Key, Reflection
-from retroformer.stage_metrics import read_metrics
+from retroformer.method.records import Author, Key, Reflection
+from retroformer.run.stage_metrics import read_metrics
 from tests.support.endpoint import Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import ROOT
 from tests.train.world import save_tiny_model

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from eval.play.compare import compare_arms
-from retroformer.arm_names import FIRST_TRIAL
+from retroformer.coach.stories.reading import read_story, story_arms
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_store
-from retroformer.stories.reading import read_story, story_arms
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 

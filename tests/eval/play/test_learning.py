@@ -19,17 +19,17 @@ from retroformer.agents.retrieval import (
     RetrievingReflector,
     load_rated_advice,
 )
-from retroformer.arm_names import FIRST_TRIAL
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.config.parts import LoadedConfig, chosen_tasks
+from retroformer.config.sections.base import Loop
+from retroformer.config.sections.eval import Eval
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.parts import LoadedConfig, chosen_tasks
-from retroformer.experiment.sections.base import Loop
-from retroformer.experiment.sections.eval import Eval
-from retroformer.experiment.storage import open_store
-from retroformer.ledger import Ledger
-from retroformer.protocols import Agent
-from retroformer.records import Key, Memory, Outcome, Task, Usage
-from retroformer.store import Store
+from retroformer.method.protocols import Agent
+from retroformer.method.records import Key, Memory, Outcome, Task, Usage
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.store import Store
 from tests.support.characters import ActorThatNeedsAdvice, School, advice, attempt_at, task
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish, run_and_kill

@@ -15,10 +15,10 @@ import yaml
 
 from eval.play.arms import with_actor
 from eval.play.compare import compare_arms
+from retroformer.config.file import load
+from retroformer.config.parts import LoadedConfig
 from retroformer.errors import ConfigError
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.records import Outcome
+from retroformer.method.records import Outcome
 from tests.support.endpoint import Endpoint, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, facts, open_config
 from tests.support.scripted_model import walkthroughs_of

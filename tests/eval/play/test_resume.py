@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.store import Store
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish, refused, run_and_kill
 from tests.support.runs import Facts, facts_of, stored, write_config

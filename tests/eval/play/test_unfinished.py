@@ -9,11 +9,11 @@ from eval.measure.results import ArmResult, arm_results, with_unfinished
 from eval.play.arms import stored_names
 from eval.report.evaluation import Evaluated
 from eval.report.report import write_actors, write_report
-from retroformer.arm_names import FIRST_TRIAL, first_trial
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.records import Key, Outcome, Task
-from retroformer.store import Store
+from retroformer.config.arm_names import FIRST_TRIAL, first_trial
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.method.records import Key, Outcome, Task
+from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
 
 ALONE, TRAINED = "eval/no reflection", "eval/trained"

@@ -2,7 +2,7 @@
 
 from eval.report.costs import EqualBudget
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.records import Outcome, Trajectory, Usage
+from retroformer.method.records import Outcome, Trajectory, Usage
 from tests.support.characters import advice, attempt_at
 from tests.support.evaluations import arm, evaluated
 from tests.support.markdown_tables import chapters_in_markdown

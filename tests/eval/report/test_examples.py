@@ -6,7 +6,7 @@ from typing import Any
 
 from eval.report.advice import EXAMPLES, Examples, moves
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.records import Outcome, Trajectory
+from retroformer.method.records import Outcome, Trajectory
 from tests.support.characters import advice
 from tests.support.evaluations import arm, evaluated
 from tests.support.household import attempt, took, walked

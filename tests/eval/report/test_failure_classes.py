@@ -7,9 +7,9 @@ import pytest
 from eval.measure.results import arm_results
 from eval.report.attempts import ClassesByTrial, hallucinated, planned_inefficiently
 from eval.report.evaluation import facts_by_task
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.records import Ending, Key, Outcome, Step, Trajectory
-from retroformer.store import Store
+from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
+from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
 from tests.support.markdown_tables import markdown
 

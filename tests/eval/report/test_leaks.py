@@ -8,7 +8,7 @@ import pytest
 
 from eval.report.advice import Leaks
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.characters import advice
 from tests.support.evaluations import arm, evaluated
 from tests.support.household import attempt as household_attempt

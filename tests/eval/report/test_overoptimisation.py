@@ -10,8 +10,8 @@ import pytest
 from eval.measure.results import ArmResult, SeedResult
 from eval.report.overoptimisation import gain_parts, gains
 from retroformer.agents.reflector import ModelArm
-from retroformer.experiment.config import Experiment
-from retroformer.records import Usage
+from retroformer.config.experiment import Experiment
+from retroformer.method.records import Usage
 from tests.support.markdown_tables import markdown, tables_in
 
 SCORES = [0.1, 0.5, 0.9, 1.1, 0.9, 1.3, 1.0, 1.2, 1.0, 1.2]

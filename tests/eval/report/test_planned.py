@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from eval.measure.rates import rates_of
 from eval.measure.results import ArmResult, SeedResult
 from eval.report.headline import planned
+from retroformer.config.sections.eval import PlannedComparison
 from retroformer.environments import alfworld
-from retroformer.experiment.sections.eval import PlannedComparison
-from retroformer.records import Task, Usage
-from retroformer.store import Store
+from retroformer.method.records import Task, Usage
+from retroformer.run.store import Store
 from tests.support.markdown_tables import markdown
 
 TASKS = 20

@@ -7,7 +7,7 @@ import numpy as np
 from eval.measure.results import ArmResult, SeedResult
 from eval.measure.statistics import Intervals
 from eval.report.solved import solved_of_failed
-from retroformer.records import Usage
+from retroformer.method.records import Usage
 from tests.support.markdown_tables import markdown, tables_in
 
 FAILED, SOLVED = (1, 0, 0, 0, 0), (1, 1, 0, 0, 0)

@@ -5,7 +5,7 @@ import pytest
 
 from eval.measure.results import ArmResult, SeedResult
 from eval.report.solved import last_trial, stopping, stopping_rules
-from retroformer.records import Usage
+from retroformer.method.records import Usage
 from tests.support.evaluations import evaluated
 from tests.support.markdown_tables import markdown
 

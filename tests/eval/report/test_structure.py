@@ -3,8 +3,8 @@
 import pytest
 
 from eval.report.telemetry import read_structure
-from retroformer.experiment.file import load, load_domains
-from retroformer.prompts import load_pack
+from retroformer.config.file import load, load_domains
+from retroformer.method.prompts import load_pack
 from tests.support.runs import ROOT
 
 STRUCTURED = [

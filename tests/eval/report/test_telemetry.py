@@ -2,7 +2,7 @@
 
 from eval.report.telemetry import AdviceTelemetry
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.records import Message, Reflection, Step
+from retroformer.method.records import Message, Reflection, Step
 from tests.support.characters import advice, attempt_at
 from tests.support.evaluations import arm, evaluated
 from tests.support.markdown_tables import chapters_in_markdown

@@ -14,8 +14,8 @@ from eval.report.training import (
     training_figures,
     training_table,
 )
-from retroformer.document import LineChart
-from retroformer.experiment.config import Experiment
+from retroformer.config.experiment import Experiment
+from retroformer.files.document import LineChart
 from tests.support.markdown_tables import markdown, tables_in
 
 COST = {"tokens": 12345, "cpu_seconds": 67.8, "peak_memory_bytes": 2**30}

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from eval.rounds.rounds import improve_in_rounds
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
 from tests.support.processes import descendants
 from tests.support.runs import ROOT
 from tests.support.waiting import becomes_true

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from eval.view.index import Index
 from eval.view.server import SiteServer, application
 from eval.view.site import Site
-from retroformer.stories.runs import opened
+from retroformer.coach.stories.runs import opened
 from tests.eval.view.serving import serving
 from tests.support.browser import running_browser
 from tests.support.stories import write_run

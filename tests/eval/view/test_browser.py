@@ -10,9 +10,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from eval.view.site import Site
-from retroformer.arm_names import COLLECT
-from retroformer.records import Key
-from retroformer.store import NewTrajectory, Store
+from retroformer.config.arm_names import COLLECT
+from retroformer.method.records import Key
+from retroformer.run.store import NewTrajectory, Store
 from tests.support.stories import DOOR, attempt
 
 STORY = "/story?run=doors&arm=collect&task=door-1"

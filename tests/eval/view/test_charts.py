@@ -8,7 +8,7 @@ import pytest
 
 from eval.view import charts
 from eval.view.charts import Axis
-from retroformer.document import IntervalChart, IntervalRow, LineChart, Series
+from retroformer.files.document import IntervalChart, IntervalRow, LineChart, Series
 
 ODD = '<b>&"\x1b[2J\u202e'
 

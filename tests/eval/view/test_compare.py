@@ -11,9 +11,9 @@ from eval.measure.statistics import bootstrap, bootstrap_counts
 from eval.view.index import Index
 from eval.view.pages.compare import compare
 from eval.view.site import Site
-from retroformer.records import Key
-from retroformer.store import NewTrajectory, Store
-from retroformer.stories.runs import opened
+from retroformer.coach.stories.runs import opened
+from retroformer.method.records import Key
+from retroformer.run.store import NewTrajectory, Store
 from tests.eval.view.test_pages import read
 from tests.support.stories import DOOR, attempt
 

@@ -11,9 +11,9 @@ from eval.report.files import FILE
 from eval.view.export import Anchors, export_site, select_stories
 from eval.view.site import Site
 from retroformer.__main__ import main
+from retroformer.coach.stories.runs import opened
 from retroformer.errors import ConfigError, MissingInput, StoreError
-from retroformer.store import Store
-from retroformer.stories.runs import opened
+from retroformer.run.store import Store
 from tests.eval.view.test_pages import text_of
 from tests.support.evaluations import POOLED, WINS, write_evaluation
 

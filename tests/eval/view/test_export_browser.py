@@ -9,8 +9,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from eval.view.export import export_site
-from retroformer.store import Store
-from retroformer.stories.runs import opened
+from retroformer.coach.stories.runs import opened
+from retroformer.run.store import Store
 from tests.support.evaluations import POOLED, WINS, write_evaluation
 from tests.support.stories import write_run
 

@@ -9,10 +9,10 @@ import pytest
 from eval.view.index import Index
 from eval.view.site import Site
 from eval.view.table import StoryFilter, story_page
-from retroformer.arm_names import COLLECT
+from retroformer.config.arm_names import COLLECT
 from retroformer.errors import StoreError
-from retroformer.records import Key, Usage
-from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
+from retroformer.method.records import Key, Usage
+from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 from tests.support.stories import DOOR, advice, attempt
 
 

@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 from eval.view.index import Index
 from eval.view.site import Site
 from eval.view.wording import typical_words, wordings
-from retroformer.records import Key
-from retroformer.store import NewReflection, Store
-from retroformer.stories.runs import opened
+from retroformer.coach.stories.runs import opened
+from retroformer.method.records import Key
+from retroformer.run.store import NewReflection, Store
 from tests.eval.view.test_pages import read
 from tests.support.stories import advice
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
-from retroformer.records import Key
-from retroformer.stage_metrics import METRICS
-from retroformer.store import NewTrajectory, Store
+from retroformer.method.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.method.records import Key
+from retroformer.run.stage_metrics import METRICS
+from retroformer.run.store import NewTrajectory, Store
 from tests.support.stories import DOOR, EVAL, attempt
 
 STORY = {"run": "doors", "arm": "collect", "task": "door-1"}

@@ -13,11 +13,11 @@ from eval.view.index import Index
 from eval.view.server import SiteServer
 from eval.view.site import Site
 from retroformer.__main__ import main
-from retroformer.conversation import ChatMessage, FunctionCall, ToolCall
+from retroformer.coach.stories.runs import opened
 from retroformer.files.text import storable
-from retroformer.records import Author, Key, Message, Reflection, Sampling, Step, Task, Usage
-from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
-from retroformer.stories.runs import opened
+from retroformer.method.conversation import ChatMessage, FunctionCall, ToolCall
+from retroformer.method.records import Author, Key, Message, Reflection, Sampling, Step, Task, Usage
+from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 from tests.eval.view.serving import serving
 from tests.support.stories import attempt
 

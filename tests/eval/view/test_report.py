@@ -13,7 +13,7 @@ from eval.report.files import FILE
 from eval.view.index import Index
 from eval.view.server import application
 from eval.view.site import Site
-from retroformer.stories.runs import opened
+from retroformer.coach.stories.runs import opened
 from tests.eval.view.conftest import PORT
 from tests.eval.view.test_pages import read, text_of
 from tests.support.evaluations import POOLED, WINS, write_evaluation

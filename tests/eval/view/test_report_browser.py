@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from eval.play.verify import VerifiedModel
-from retroformer.experiment.file import load
+from retroformer.config.file import load
 from tests.support.evaluations import POOLED, WINS, write_evaluation, write_stages
 
 CONFIG = POOLED.replace("eval:", "serve: {adapters: {ppo-1: runs/riddles/ppo, ppo-2: runs/second/ppo}}\neval:", 1)

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser
 from eval.play.verify import VerifiedModel
 from eval.report.files import read_report
 from eval.view.pages.report import report
-from retroformer.document import Table
-from retroformer.experiment.file import load
+from retroformer.config.file import load
+from retroformer.files.document import Table
 from retroformer.files.text import storable
 from tests.eval.view.test_payloads import PAYLOADS, served
 from tests.support.evaluations import write_evaluation, write_stages

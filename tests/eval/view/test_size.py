@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from eval.view.index import SORTS, Index
 from eval.view.site import Site
 from eval.view.table import StoryFilter, neighbours, story_page
-from retroformer.arm_names import COLLECT
-from retroformer.records import Key, Task
-from retroformer.store import NewReflection, NewTrajectory, Store
+from retroformer.config.arm_names import COLLECT
+from retroformer.method.records import Key, Task
+from retroformer.run.store import NewReflection, NewTrajectory, Store
 from tests.support.stories import advice, attempt
 
 LISTS = ("/", "/stories?q=go", "/stories?sort=best&page=2", "/compare?show=won", "/learning", "/review", "/version")

@@ -11,7 +11,7 @@ import pytest
 from eval.report.files import FILE, read_report
 from retroformer.__main__ import main
 from retroformer.errors import MissingInput, StoreError
-from retroformer.stage_metrics import METRICS, read_metrics
+from retroformer.run.stage_metrics import METRICS, read_metrics
 
 ENDLESS = "WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number)"
 REFUSED = {

@@ -13,8 +13,8 @@ from retroformer.agents.baseline import (
     PlaceboReflector,
 )
 from retroformer.errors import MissingInput
-from retroformer.records import Key, Memory, Usage
-from retroformer.store import StoredReflection
+from retroformer.method.records import Key, Memory, Usage
+from retroformer.run.store import StoredReflection
 from tests.support.characters import advice, attempt_at, task
 
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from retroformer.agents.evaluators import HeuristicEvaluator, ModelEvaluator, TestsEvaluator
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import LanguageModel
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.prompts import load_pack
-from retroformer.records import Ending, Transition
+from retroformer.method.prompts import load_pack
+from retroformer.method.records import Ending, Transition
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Endpoint
 

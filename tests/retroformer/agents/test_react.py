@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from retroformer.agents.actors import ReactActor, parse
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.prompts import PromptPack
-from retroformer.protocols import Move, Scene
-from retroformer.records import Memory, Task, Usage
+from retroformer.method.prompts import PromptPack
+from retroformer.method.protocols import Move, Scene
+from retroformer.method.records import Memory, Task, Usage
 from tests.support.endpoint import Behaviour, Endpoint
 
 PACK = PromptPack(act="Act.", examples=("Action 1: look",), remember="Advice:", reflect="Why?", ask="Advice:")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from retroformer.agents.reflector import ModelReflector
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.records import Author, Memory, Message, Reflection, Sampling, Trajectory, Usage
+from retroformer.method.records import Author, Memory, Message, Reflection, Sampling, Trajectory, Usage
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Behaviour, Endpoint
 

@@ -12,10 +12,10 @@ import pytest
 
 from retroformer.agents.retrieval import RatedAdvice, RetrievalGain, RetrievingReflector, load_rated_advice
 from retroformer.agents.similarity import Similarity
-from retroformer.arm_names import evaluation
+from retroformer.config.arm_names import evaluation
 from retroformer.errors import MissingInput
-from retroformer.records import Key, Memory
-from retroformer.store import Store
+from retroformer.method.records import Key, Memory
+from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
 
 CLEAN, HEAT = "Your task is to: put a clean mug in shelf.", "Your task is to: heat some egg and put it in bin."

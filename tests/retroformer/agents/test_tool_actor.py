@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from retroformer.config.parts import chosen_tasks, parts
 from retroformer.errors import ConfigError
-from retroformer.experiment.parts import chosen_tasks, parts
-from retroformer.records import Memory, Outcome, Trajectory
-from retroformer.rollout import rollout
+from retroformer.method.records import Memory, Outcome, Trajectory
+from retroformer.method.rollout import rollout
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of
 from tests.support.runs import open_config
 from tests.support.tool_model import called, tool_results
@@ -170,7 +170,7 @@ def test_text_actions_are_one_tool_whose_argument_is_a_possible_action(tmp_path:
 def test_what_cannot_call_tools_is_refused_with_one_sentence(
     tmp_path: Path, environment: str, actor: dict[str, Any], words: str
 ) -> None:
-    from retroformer.experiment.parts import Connections, make_actor
+    from retroformer.config.parts import Connections, make_actor
 
     path = write_config(tmp_path, None, {"name": environment}, **actor)
     with pytest.raises(ConfigError) as refused:

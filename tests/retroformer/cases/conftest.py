@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.experiment import Experiment
 from retroformer.environments.agent import AgentSection
-from retroformer.experiment.config import Experiment
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import pytest
 
 import retroformer as rf
 from retroformer.__main__ import main
-from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.exchange import export_cases, import_cases
 from retroformer.cases.storing import store_cases
+from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.records import Key
-from retroformer.store import Store
+from retroformer.method.records import Key
+from retroformer.run.store import Store
 from tests.support.cases import case
 from tests.support.characters import advice, attempt_at, task
 from tests.support.runs import ROOT

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import retroformer as rf
-from retroformer.arm_names import LIVE
 from retroformer.cases.exchange import export_cases, import_cases
+from retroformer.config.arm_names import LIVE
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.errors import ConfigError, DamagedFile, RetroformerError, StoreError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.rating import rated_reflections
-from retroformer.records import (
+from retroformer.method.rating import rated_reflections
+from retroformer.method.records import (
     Author,
     DrawnToken,
     Ending,
@@ -30,7 +30,7 @@ from retroformer.records import (
     Task,
     Trajectory,
 )
-from retroformer.store import Store
+from retroformer.run.store import Store
 from train.rl.live import conditions_of_play
 
 

@@ -6,8 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 import retroformer as rf
-from retroformer.arm_names import COLLECT
-from retroformer.store import Store
+from retroformer.config.arm_names import COLLECT
+from retroformer.run.store import Store
 from tests.support.cases import case
 from tests.support.killing import finish, start_and_kill
 from tests.support.runs import ROOT, stored

@@ -13,9 +13,9 @@ import pytest
 
 import retroformer as rf
 from retroformer.cases.exchange import import_cases
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.errors import DamagedFile, MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
 GOOD: dict[str, Any] = {

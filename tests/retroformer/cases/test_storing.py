@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.case import Case, parse_case
 from retroformer.cases.stored import stored_cases
 from retroformer.cases.storing import StoredCases, store_cases
+from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.environments.agent import AgentSection
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.preference_pairs import preference_pairs
-from retroformer.rating import rated_reflections
-from retroformer.records import Outcome
-from retroformer.store import Store
+from retroformer.method.pairs import preference_pairs
+from retroformer.method.rating import rated_reflections
+from retroformer.method.records import Outcome
+from retroformer.run.store import Store
 from tests.support.cases import case
 from train.base import load_tokenizer
 from train.data.inputs import failures, positive_reflections

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from pydantic import ValidationError
 
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.errors import ConfigError, EndpointFailure
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.records import Message, Usage
+from retroformer.method.records import Message, Usage
 from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
 from tests.support.raw_server import RawServer, Request, Write, http
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.retries import ModelAddress, Pace, least_loaded
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointBusy, EndpointFailure
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.secrets.url import SecretUrl
 from tests.support.endpoint import Behaviour, Body, Endpoint
 
 

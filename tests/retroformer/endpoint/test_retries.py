@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import Completion, LanguageModel
 from retroformer.endpoint.retries import asked_pause
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal, usage_of
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.records import Usage
+from retroformer.method.records import Usage
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.raw_server import Answer, RawServer, Request, Write, http
 

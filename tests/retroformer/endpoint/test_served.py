@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.endpoint.served import provenance, served
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
-from retroformer.experiment.file import load
-from retroformer.provenance import Provenance, ServedModel
+from retroformer.run.provenance import Provenance, ServedModel
 from tests.support.runs import ROOT
 
 CONFIG = "run: served\nenvironment: {name: alfworld}\n"

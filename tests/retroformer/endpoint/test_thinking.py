@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from retroformer.agents.actors import ReactActor
+from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.answers import part_without_thinking, without_thinking
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.prompts import load_pack
-from retroformer.protocols import Move, Scene
-from retroformer.records import Memory, Task
+from retroformer.method.prompts import load_pack
+from retroformer.method.protocols import Move, Scene
+from retroformer.method.records import Memory, Task
 from tests.support.raw_server import RawServer, Request, Write, http
 
 

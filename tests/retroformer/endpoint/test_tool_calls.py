@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from retroformer.endpoint.answers import RequestedCall, conversation, read_answer, tools_of_request
-from retroformer.records import Message, Step, Tool
+from retroformer.method.records import Message, Step, Tool
 from tests.support.tool_model import called
 
 SEARCH = Tool(

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError
-from retroformer.experiment.file import load
 
 MODULE = """
 from retroformer.environments.section import EnvironmentSection

@@ -15,7 +15,7 @@ from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import taskset
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
-from retroformer.records import Task, Transition
+from retroformer.method.records import Task, Transition
 from tests.support import napping
 
 HOMES = Alfworld(name="alfworld", source="generated", receptacles=8, max_steps=20)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retroformer.experiment.file import load
+from retroformer.config.file import load
 from retroformer.models.base_dtype import serving_dtype
 
 

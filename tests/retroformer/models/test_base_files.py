@@ -16,7 +16,7 @@ from retroformer.errors import ConfigError, DamagedFile
 from retroformer.models.base_files import require_sound_base, weight_files, weights_index
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model, load_tokenizer
-from retroformer.provenance import folder_sha256
+from retroformer.run.provenance import folder_sha256
 from tests.support.hub import LocalHub, Repository, local_hub
 from tests.support.longchat import save_as_safetensors, save_longchat
 from tests.train.world import save_tiny_model

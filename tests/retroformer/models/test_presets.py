@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.sections.train import Lora
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.sections.train import Lora
 from retroformer.models.presets import presets
 from tests.support.runs import ROOT
 

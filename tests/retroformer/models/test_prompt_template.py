@@ -10,7 +10,7 @@ import pytest
 
 from retroformer.errors import ConfigError
 from retroformer.models.prompt_template import prompt_template, rendered
-from retroformer.provenance import chat_template_sha256
+from retroformer.run.provenance import chat_template_sha256
 
 TURNS = [{"role": "system", "content": "You advise."}, {"role": "user", "content": "I failed."}]
 OPENED = "<|im_start|>system\nYou advise.<|im_end|>\n<|im_start|>user\nI failed.<|im_end|>\n<|im_start|>assistant\n"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
-from retroformer.records import Ending, Key, Outcome, Reflection, Step, Task, Trajectory
+from retroformer.method.records import Ending, Key, Outcome, Reflection, Step, Task, Trajectory
 from tests.support.characters import CAPITAL, attempt_at
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.data.inputs import advice_to_imitate

@@ -8,8 +8,8 @@ import pytest
 
 from eval.play.arms import training_attempts
 from retroformer.agents.retrieval import load_rated_advice
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.integrations.gepa.retries import failed_first_attempts
 from tests.train.world import collect, config_file
 from train.data.inputs import failures, pairs, positive_reflections, prompts, rated, written_advice

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from retroformer.cases.exchange import import_cases
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_store
-from retroformer.records import Key, Outcome, Reflection, Task
+from retroformer.method.records import Key, Outcome, Reflection, Task
 from tests.support.characters import attempt_at
 from tests.support.data import DATA, needs_data
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retroformer.records import PreferencePair
+from retroformer.method.records import PreferencePair
 from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_tokenizer
 from train.data.rows import AT_ONCE, write_pairs, write_rows, write_samples

@@ -1,8 +1,8 @@
 import pytest
 
+from retroformer.config.sections.train import Train
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.train import Train
-from retroformer.records import Message, PreferencePair
+from retroformer.method.records import Message, PreferencePair
 from tests.train.world import BAD, GOOD, prompt
 from train.base import load_tokenizer
 from train.data.samples import (

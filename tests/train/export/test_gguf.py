@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from retroformer.config.file import load
 from retroformer.errors import ConfigError
-from retroformer.experiment.file import load
 from tests.train.world import SPECIAL, TEMPLATE, trained
 from train.__main__ import main
 from train.export.gguf_file import convert

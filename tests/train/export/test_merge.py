@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
 from retroformer.models.embedded import base_model_folder
-from retroformer.provenance import folder_sha256
+from retroformer.run.provenance import folder_sha256
 from tests.train.world import config_file, save_tiny_model, trained
 from train.__main__ import main
 from train.export.merge import Agreement, compare, merge, require_agreement

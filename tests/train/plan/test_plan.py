@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from retroformer.config.file import load
+from retroformer.config.sections.train import Lora, Train
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.file import load
-from retroformer.experiment.sections.train import Lora, Train
 from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Grpo
+from retroformer.config.sections.train import Grpo
 from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
 from train.base import load_base
 from train.losses import against_others, centred, group_loss, shares, standardised

@@ -12,13 +12,13 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.verify import verify_models
-from retroformer.arm_names import LIVE
+from retroformer.config.arm_names import LIVE
+from retroformer.config.file import load
+from retroformer.config.parts import LoadedConfig, parts
+from retroformer.config.storage import open_store
 from retroformer.errors import BudgetExhausted, ConfigError, MissingInput
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import LoadedConfig, parts
-from retroformer.experiment.storage import open_store
-from retroformer.records import Key, Reflection, Task
-from retroformer.store import Store
+from retroformer.method.records import Key, Reflection, Task
+from retroformer.run.store import Store
 from serve.served_names import served_names
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Body, Endpoint, prompt_of

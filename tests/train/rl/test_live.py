@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from retroformer.agents.baseline import NoReflector
-from retroformer.arm_names import LIVE
+from retroformer.config.arm_names import LIVE
+from retroformer.config.sections.base import ActorSection, Loop
+from retroformer.config.storage import open_store
+from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import InfrastructureFailure
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.sections.base import ActorSection, Loop
-from retroformer.experiment.storage import open_store
-from retroformer.ledger import Ledger
-from retroformer.protocols import Agent
-from retroformer.records import Key, Lesson, Memory, Reflection, Usage
-from retroformer.secrets.redaction import keep_secret
-from retroformer.store import Store
+from retroformer.method.protocols import Agent
+from retroformer.method.records import Key, Lesson, Memory, Reflection, Usage
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at
 from tests.train.rl.test_ppo import END, PAD
 from tests.train.world import AUTHOR, prompt, tiny_experiment

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Ppo
+from retroformer.config.sections.train import Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.rl.policy import SharedBase

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
+from retroformer.config.sections.train import Generation
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.experiment.sections.train import Generation
 from tests.serve.running import Endpoint, start
 from tests.train.rl.test_ppo import DRAW, END, PROMPTS, adapters, quick_settings
 from tests.train.world import prompt, tiny_experiment

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from retroformer.errors import EndpointFailure, RetroformerError, ServiceError
-from retroformer.records import Message
+from retroformer.method.records import Message
 from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer

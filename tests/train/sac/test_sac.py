@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retroformer.experiment.sections.train import Sac
+from retroformer.config.sections.train import Sac
 from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.sac.models import ActorCritic, log_policy

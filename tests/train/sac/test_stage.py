@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from eval.play.compare import compare_arms
+from retroformer.config.file import load
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
-from retroformer.experiment.file import load
-from retroformer.records import Outcome
+from retroformer.method.records import Outcome
 from tests.support import locked_door
 from tests.support.runs import ROOT, facts, open_config
 from tests.support.webshop import write_shop

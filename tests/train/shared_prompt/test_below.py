@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Grpo, Ppo
+from retroformer.config.sections.train import Grpo, Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base
 from train.rl.grpo import grpo

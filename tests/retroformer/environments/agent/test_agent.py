@@ -13,11 +13,11 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
+from retroformer.config.storage import open_store
 from retroformer.environments.agent.callers import Program
 from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFailure, MissingInput
-from retroformer.experiment.storage import open_store
-from retroformer.rating import rated_reflections
-from retroformer.records import Key, Outcome, Step
+from retroformer.method.rating import rated_reflections
+from retroformer.method.records import Key, Outcome, Step
 from tests.support.endpoint import Endpoint
 from tests.support.raw_server import RawServer, Request, Write, http
 from tests.support.runs import facts, open_config

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
-from retroformer.records import Key
+from retroformer.method.records import Key
 from tests.support.endpoint import Endpoint
 from tests.support.raw_server import RawServer, Request, Write, http
 from tests.support.runs import facts, open_config

@@ -4,7 +4,7 @@ import pytest
 
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
-from retroformer.records import Step, Task
+from retroformer.method.records import Step, Task
 
 TASK = Task(
     id="pick_and_place_simple-Mug-None-Desk-308/trial_T20190909_210238_431966",

@@ -2,7 +2,7 @@
 
 from retroformer.environments.alfworld.compact import room_order
 from retroformer.environments.alfworld.reading import digest
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 
 TASK = Task(id="game", environment="alfworld", split="train")
 OPENING = (

@@ -11,7 +11,7 @@ from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_goal
 from retroformer.environments.alfworld.reflectors import view_of
 from retroformer.environments.alfworld.wording import listed
-from retroformer.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 from tests.reachable_modules import reachable_modules
 
 PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import Connections, make_actor
+from retroformer.config.sections.base import ActorSection, Endpoint
 from retroformer.endpoint.model import Completion
 from retroformer.environments.alfworld import extras
 from retroformer.environments.alfworld.actors import HouseholdActor, household_prompt, offered
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.errors import ConfigError
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import Connections, make_actor
-from retroformer.experiment.sections.base import ActorSection, Endpoint
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Step, Task, Usage
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Step, Task, Usage
 
 TASK = Task(id="pick-mug/1", environment="alfworld", split="train")
 OPENING = (

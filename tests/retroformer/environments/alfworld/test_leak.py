@@ -18,7 +18,7 @@ from retroformer.environments.alfworld.reflectors import (
 from retroformer.environments.alfworld.report import PlaceLeak
 from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, AdvicePhrases
 from retroformer.errors import UnknownTask
-from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.household import attempt, took, walked
 
 WALKTHROUGH = ("go to shelf 2", "take mug 1 from shelf 2", "go to desk 1", "move mug 1 to desk 1")

@@ -10,8 +10,8 @@ from retroformer.environments.alfworld.actors import RuleActor
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.reflectors import WrittenReflector, advice_from_solution, oracle_reflector
 from retroformer.environments.alfworld.wording import UNSEEN, AdvicePhrases, phrases_for, say
-from retroformer.protocols import Scene
-from retroformer.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
 
 TASK = Task(id="mug/1", environment="alfworld", split="train")
 CLEAN = (

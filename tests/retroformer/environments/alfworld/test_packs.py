@@ -6,7 +6,7 @@ import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.prompts import load_pack
+from retroformer.method.prompts import load_pack
 from tests.support.data import require_data
 
 PACK, SALA = load_pack("commands", "alfworld"), load_pack("sala", "alfworld")

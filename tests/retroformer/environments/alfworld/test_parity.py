@@ -16,7 +16,7 @@ import pytest
 from retroformer.environments.alfworld.engine import Game, in_grammar
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.released import ReleasedGames
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.support.alfworld import SHARED, alfworld_at_home, compare, needs_stock_engine, without_help
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")

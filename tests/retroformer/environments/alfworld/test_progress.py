@@ -9,7 +9,7 @@ from retroformer.environments.alfworld import AlfworldTaskset, taskset
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.reading import share_of_subgoals
 from retroformer.errors import ConfigError
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.data import DATA, needs_data
 
 OPENING = "You are in the middle of a room. Looking quickly around you, you see {places}.\n\nYour task is to: {task}."

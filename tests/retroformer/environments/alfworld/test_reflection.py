@@ -1,7 +1,7 @@
 """A reflection is read against its own failure: numbers worked by hand in a room of six places."""
 
 from retroformer.environments.alfworld.reflection import Reading, ReflectionCase, first_walks, read_reflection
-from retroformer.records import Outcome, Step
+from retroformer.method.records import Outcome, Step
 from tests.support.household import attempt, took, walked
 
 BLIND = attempt(*walked("drawer 1", "drawer 2"))

@@ -16,7 +16,7 @@ from retroformer.environments.alfworld.environment import Alfworld, check_gramma
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.support.data import DATA, needs_data
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")

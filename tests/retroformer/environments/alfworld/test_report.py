@@ -12,7 +12,7 @@ from retroformer.environments.alfworld.report import (
     habits_table,
     telemetry_tables,
 )
-from retroformer.records import Outcome, Trajectory
+from retroformer.method.records import Outcome, Trajectory
 from tests.support.evaluations import arm
 from tests.support.household import attempt, took, walked
 from tests.support.markdown_tables import markdown

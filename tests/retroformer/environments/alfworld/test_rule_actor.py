@@ -10,8 +10,8 @@ from retroformer.environments.alfworld.actors import RuleActor
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_goal, read_steps
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Step, Task
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Step, Task
 
 ROOM = {"desk": 2, "shelf": 4, "drawer": 5, "cabinet": 6, "fridge": 1, "sinkbasin": 1, "sidetable": 2, "garbagecan": 1}
 PLACES = tuple(f"{kind} {number}" for kind, most in ROOM.items() for number in range(1, most + 1))

@@ -24,8 +24,8 @@ from retroformer.environments.alfworld.reflectors import (
     view_of,
 )
 from retroformer.environments.alfworld.wording import UNSEEN, Manner, say
-from retroformer.protocols import Scene
-from retroformer.records import Author, Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Author, Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 
 PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))
 TASK = Task(id="mug/1", environment="alfworld", split="train")

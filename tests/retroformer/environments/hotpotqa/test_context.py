@@ -10,7 +10,7 @@ from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder
 from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.records import Task
+from retroformer.method.records import Task
 
 PAGES = [
     {"title": "Harrow (film)", "sentences": ["Harrow is a film by Ada Lind.", " It was shot in Norway."]},

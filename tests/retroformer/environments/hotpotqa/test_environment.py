@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder, context_pages, question_id
 from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage, build_docstore, page
@@ -25,8 +26,7 @@ from retroformer.environments.hotpotqa.environment import (
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.experiment.file import load
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.support.hotpotqa import SHARED, index_of_the_data
 from tests.support.runs import ROOT
 

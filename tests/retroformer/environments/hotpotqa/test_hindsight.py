@@ -6,7 +6,7 @@ from retroformer.environments.hotpotqa import advice as module
 from retroformer.environments.hotpotqa.advice import TitleHindsight
 from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore, page
 from retroformer.environments.hotpotqa.environment import HotpotqaEnvironment, Question
-from retroformer.records import Ending, Lesson, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Lesson, Outcome, Step, Task, Trajectory
 from tests.reachable_modules import reachable_modules
 
 TASK = Task(id="q", environment="hotpotqa", split="train")

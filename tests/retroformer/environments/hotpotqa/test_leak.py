@@ -7,12 +7,12 @@ from itertools import islice
 import pytest
 
 from retroformer.cases.exchange import import_cases
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.advice import GoldAnswerLeak, holds
 from retroformer.environments.hotpotqa.environment import Hotpotqa
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.data import require_data
 
 QUESTION = "Question: Which city is the seat of the regiment that Élise Moreau founded?"

@@ -10,9 +10,9 @@ from retroformer.environments.hotpotqa import HotpotqaTaskset, taskset
 from retroformer.environments.hotpotqa.advice import holds
 from retroformer.environments.hotpotqa.data import question_key
 from retroformer.environments.hotpotqa.environment import Hotpotqa
-from retroformer.prompts import PromptPack, load_pack, react_prompt
-from retroformer.protocols import Scene
-from retroformer.records import Ending, Memory, Step, Task, Trajectory
+from retroformer.method.prompts import PromptPack, load_pack, react_prompt
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Ending, Memory, Step, Task, Trajectory
 from tests.support.characters import attempt_at
 from tests.support.hotpotqa import SHARED, index_of_the_data
 from tests.support.replay import advice_after, replayed

@@ -13,15 +13,15 @@ import pytest
 from retroformer.cases.case import Case
 from retroformer.cases.exchange import import_cases
 from retroformer.cases.traced import Skipped
+from retroformer.config.conditions import prompts_sha256
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_store
 from retroformer.environments.hotpotqa.data import question_id
 from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.environments.hotpotqa.recorded import read
 from retroformer.environments.hotpotqa.reflexion_log import attempts
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.conditions import prompts_sha256
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
-from retroformer.records import Ending, Key, Outcome
+from retroformer.method.records import Ending, Key, Outcome
 from tests.support.data import DATA, needs_data
 
 REAL = DATA / "recorded" / "reflexion_logs.jsonl.xz"

@@ -4,7 +4,7 @@ import pytest
 
 from retroformer.environments.hotpotqa import answer_return
 from retroformer.environments.hotpotqa.metrics import ReturnName
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 
 
 def attempt(*actions: str) -> Trajectory:

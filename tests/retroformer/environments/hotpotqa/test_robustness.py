@@ -23,7 +23,7 @@ from retroformer.environments.hotpotqa.environment import (
 )
 from retroformer.environments.hotpotqa.wikipedia import MediaWiki, Wikipedia
 from retroformer.environments.pool import EnvironmentPool
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.support.hotpotqa import SHARED, index_of_the_data
 from tests.support.malformed import malformed
 from tests.support.mediawiki import Article, Wiki

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from retroformer.experiment.parts import Parts, chosen_tasks, parts
-from retroformer.prompts import load_pack
-from retroformer.records import Memory, Outcome, Reflection, Trajectory
-from retroformer.rollout import improve, rollout
+from retroformer.config.parts import Parts, chosen_tasks, parts
+from retroformer.method.prompts import load_pack
+from retroformer.method.records import Memory, Outcome, Reflection, Trajectory
+from retroformer.method.rollout import improve, rollout
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import open_config
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.environment import NO_MORE_RESULTS, Hotpotqa, HotpotqaEnvironment
 from retroformer.environments.hotpotqa.wikipedia import MediaWiki, Turns, Wikipedia, sentences
 from retroformer.environments.pool import EnvironmentPool, PooledEpisode
 from retroformer.errors import ConfigError, EnvironmentFailure
-from retroformer.experiment.file import load
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.support.mediawiki import Article, Behaviour, Wiki
 from tests.support.raw_server import RawServer, Request, Write, http
 

@@ -9,16 +9,16 @@ import pytest
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.agents.evaluators import TestsEvaluator
+from retroformer.config.sections.base import Endpoint as EndpointSection
+from retroformer.config.sections.base import Loop
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.programming import ProgrammingActor, code_in
 from retroformer.environments.programming.environment import Programming
-from retroformer.experiment.sections.base import Endpoint as EndpointSection
-from retroformer.experiment.sections.base import Loop
-from retroformer.prompts import load_pack
-from retroformer.protocols import Agent
-from retroformer.records import Memory, Outcome, Reflection, Task, Trajectory
-from retroformer.rollout import improve, rollout
+from retroformer.method.prompts import load_pack
+from retroformer.method.protocols import Agent
+from retroformer.method.records import Memory, Outcome, Reflection, Task, Trajectory
+from retroformer.method.rollout import improve, rollout
 from tests.support.characters import advice
 from tests.support.endpoint import Body, Endpoint, prompt_of
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.environments.programming import extras
 from retroformer.environments.programming.environment import (
     EPISODE_OVER,
@@ -14,8 +15,7 @@ from retroformer.environments.programming.environment import (
 )
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.experiment.file import load
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.retroformer.environments.programming.test_judging_rust import needs_rust
 from tests.support.malformed import malformed
 from tests.support.runs import ROOT

@@ -13,9 +13,9 @@ from retroformer.agents import evaluators
 from retroformer.environments.programming import code_in
 from retroformer.environments.programming.environment import TESTS, Programming, ProgrammingEnvironment
 from retroformer.environments.registry import taskset
-from retroformer.prompts import PromptPack, load_pack, program_prompt
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Outcome, Task, Trajectory
+from retroformer.method.prompts import PromptPack, load_pack, program_prompt
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Outcome, Task, Trajectory
 from tests.retroformer.environments.programming.test_judging_rust import needs_rust
 from tests.support.data import require_data
 from tests.support.replay import advice_after, replayed

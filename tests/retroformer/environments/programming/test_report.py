@@ -15,7 +15,7 @@ from retroformer.environments.programming.environment import (
     own_tests_passed,
     taskset,
 )
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.markdown_tables import chapters_in_markdown
 
 PASSED = "Tests passed:\nassert f(1) == 2\nTests failed:\nnone"

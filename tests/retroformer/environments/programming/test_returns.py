@@ -17,7 +17,7 @@ from retroformer.environments.programming.environment import (
 from retroformer.environments.programming.sandbox import Limits
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.retroformer.environments.programming.test_judging_rust import MAXIMUM, needs_rust
 
 DOUBLE = {

@@ -14,8 +14,8 @@ from retroformer.environments.webshop.environment import EPISODE_OVER, Webshop, 
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.site import INVALID_ACTION
 from retroformer.errors import EnvironmentFailure, UnknownTask
-from retroformer.protocols import Scene
-from retroformer.records import Memory, Step, Task, Transition
+from retroformer.method.protocols import Scene
+from retroformer.method.records import Memory, Step, Task, Transition
 from tests.support.malformed import malformed
 from tests.support.webshop import make, visit, write_shop
 

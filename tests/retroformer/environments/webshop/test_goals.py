@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.environments.registry import taskset
 from retroformer.environments.webshop import data
 from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webshop
 from retroformer.environments.webshop.goals import ShoppingGoal
 from retroformer.environments.webshop.shop import NO_ATTRIBUTES, Shop
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.experiment.file import load
 from tests.support.data import needs_data
 from tests.support.runs import ROOT
 from tests.support.webshop import ATTRIBUTES, PRODUCTS, SHARED, make, recorded, row, write_shop

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.prompts import load_pack
-from retroformer.records import Ending, Task
+from retroformer.method.prompts import load_pack
+from retroformer.method.records import Ending, Task
 from tests.support.replay import advice_after, replayed
 from tests.support.webshop import SHARED, index_of_the_data, make
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.prompts import load_pack
+from retroformer.method.prompts import load_pack
 from tests.support.webshop import SHARED, index_of_the_data, make, recorded, visit
 
 ROOT = Path(__file__).parents[4]

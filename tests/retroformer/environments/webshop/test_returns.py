@@ -4,7 +4,7 @@ import pytest
 
 from retroformer.environments.webshop import extras
 from retroformer.environments.webshop.environment import Webshop
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.webshop import SHARED, index_of_the_data, make, recorded, visit
 
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from retroformer.coaching.story import ADVISED_SPLIT
-from retroformer.records import Key, Outcome, Step, task_of_story
+from retroformer.coach.story import ADVISED_SPLIT
+from retroformer.method.records import Key, Outcome, Step, task_of_story
 from tests.support.codes import advise, facts
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.gateway import RunningGateway, gateway, write_gateway_config

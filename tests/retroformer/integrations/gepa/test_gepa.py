@@ -8,7 +8,7 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
-from retroformer.arm_names import DOCUMENT
+from retroformer.config.arm_names import DOCUMENT
 from retroformer.errors import InfrastructureFailure, MissingInput
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.config.file import load
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.file import load
-from retroformer.rating import rated_reflections
-from retroformer.store import Store
+from retroformer.method.rating import rated_reflections
+from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.vault import advise
 

@@ -11,7 +11,7 @@ import pytest
 
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure
-from retroformer.records import Task, Transition
+from retroformer.method.records import Task, Transition
 from tests.support.runs import ROOT
 from tests.support.waiting import becomes_true
 

@@ -13,9 +13,9 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
-from retroformer.records import Key, Outcome
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
+from retroformer.method.records import Key, Outcome
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import ROOT, facts, open_config
 from tests.support.tool_model import called, tool_results

@@ -6,8 +6,8 @@ import pytest
 
 from retroformer.environments.registry import extras, section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure
-from retroformer.protocols import Environment
-from retroformer.records import Task
+from retroformer.method.protocols import Environment
+from retroformer.method.records import Task
 
 pytest.importorskip("openenv.core.env_server", reason="needs openenv-core")
 pytest.importorskip("retroformer.integrations.openenv", reason="the integration is deleted")

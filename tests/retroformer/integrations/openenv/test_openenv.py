@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
+from retroformer.config.conditions import check_training_facts, conditions
+from retroformer.config.experiment import Experiment
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
-from retroformer.experiment.conditions import check_training_facts, conditions
-from retroformer.experiment.config import Experiment
-from retroformer.protocols import Environment
-from retroformer.records import Ending, Key, Outcome, Task, Trajectory
-from retroformer.store import Store
+from retroformer.method.protocols import Environment
+from retroformer.method.records import Ending, Key, Outcome, Task, Trajectory
+from retroformer.run.store import Store
 from tests.support.codes import facts
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import open_config

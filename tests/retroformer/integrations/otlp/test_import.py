@@ -11,9 +11,9 @@ pytest.importorskip("opentelemetry.proto")
 from retroformer.__main__ import main
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.storing import store_cases
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
 from tests.support import spans
 from tests.support.killing import after_cpu_seconds, start_and_kill
 from tests.support.protobuf import as_protobuf

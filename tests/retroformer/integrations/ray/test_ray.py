@@ -16,9 +16,9 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.storage import open_store
 from tests.support.endpoint import Endpoint
 from tests.support.ray_cluster import cluster_of, kill_head, replace_node
 from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config

@@ -11,7 +11,7 @@ from retroformer.environments.registry import extras, section_of
 from retroformer.errors import UnknownTask
 from retroformer.integrations.reasoning_gym.advice import METHODS
 from retroformer.integrations.reasoning_gym.leak import holds
-from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 
 SECTION: Any = section_of({"name": "reasoning-gym", "families": {"spell_backward": {}, "chain_sum": {}}, "size": 3})
 

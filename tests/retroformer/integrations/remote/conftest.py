@@ -12,9 +12,9 @@ pytest.importorskip("fsspec", reason="the extra `remote` is not installed")
 pytest.importorskip("huggingface_hub", reason="the extra `remote` is not installed")
 pytest.importorskip("retroformer.integrations.remote", reason="the integration was removed")
 
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
-from retroformer.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
+from retroformer.method.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
 from tests.train.world import save_tiny_model, trained
 
 

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from retroformer.cases.files import read_cases
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError, RetroformerError
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
 from retroformer.integrations.remote.commands import pull_app
 from retroformer.integrations.remote.pull import pull_to
 from retroformer.integrations.remote.push import push_run
-from retroformer.provenance import folder_sha256
-from retroformer.rating import rated_reflections
+from retroformer.method.rating import rated_reflections
+from retroformer.run.provenance import folder_sha256
 from serve.served_names import served_names
 from train.adapter import require_adapter
 

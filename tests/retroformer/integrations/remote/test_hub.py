@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.integrations.remote.places import MANIFEST
 from retroformer.integrations.remote.push import MANIFEST_BYTES
-from retroformer.provenance import folder_sha256
+from retroformer.run.provenance import folder_sha256
 from tests.support.hub import TOKEN, LocalHub, Repository, local_hub
 from tests.support.waiting import becomes_true
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.provenance import folder_sha256
+from retroformer.run.provenance import folder_sha256
 
 pytest.importorskip("moto", reason="the S3 server of the tests is not installed")
 s3fs = pytest.importorskip("s3fs", reason="fsspec's package for S3 is not installed")

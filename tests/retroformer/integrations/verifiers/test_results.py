@@ -9,9 +9,9 @@ import pytest
 
 from retroformer.__main__ import main
 from retroformer.cases.traced import TracedAttempt
+from retroformer.config.file import load
+from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput
-from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
 from retroformer.integrations.verifiers.results import attempts_of
 
 pytest.importorskip("verifiers", reason="needs verifiers")

@@ -13,7 +13,7 @@ pytest.importorskip("retroformer.integrations.verifiers")
 
 from retroformer.environments.registry import environment_versions, extras, fingerprint, section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
-from retroformer.records import Task
+from retroformer.method.records import Task
 from tests.support import riddles
 
 

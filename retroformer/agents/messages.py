@@ -1,0 +1,141 @@
+"""Messages of an agent, in the form of the OpenAI chat API or as LangChain objects: their steps, and what is kept.
+
+An assistant's tool call is an action `name(arguments)` and the tool's message its observation; the text beside the call
+is the thought. An assistant's text without a call is an action, and the user's next message its observation. Everything
+before the first assistant message is the agent's prompt, and thinking is left out.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from pydantic import ValidationError
+
+from retroformer.endpoint.answers import part_without_thinking, without_thinking
+from retroformer.files.text import storable
+from retroformer.method.conversation import ROLES, ChatMessage, content_text
+from retroformer.method.records import Step
+
+_ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}
+"""Roles of other packages by those of the OpenAI API."""
+
+
+def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
+    """Return the steps of the conversation.
+
+    Raises:
+        ValueError: a message has another form; the sentence names its place.
+    """
+    kept = kept_messages(messages)
+    steps = list[Step]()
+    for number, message in enumerate(kept):
+        if message.role != "assistant":
+            continue
+        said = content_text(message.content).strip()
+        answers = list(takewhile(lambda later: later.role != "assistant", kept[number + 1 :]))
+        results = [answer for answer in answers if answer.role == "tool"]
+        for place, call in enumerate(message.tool_calls):
+            # Some servers give calls no ids: their answers come in the order of the calls.
+            of_call = [answer for answer in results if answer.tool_call_id == call.id]
+            observation = _said(results[place : place + 1] if call.id is None else of_call)
+            action = f"{call.function.name}({call.function.arguments})"
+            steps.append(Step(thought="" if place else said, action=action, observation=observation))
+        if not message.tool_calls:
+            steps.append(Step(action=said, observation=_said(answer for answer in answers if answer.role == "user")))
+    return tuple(steps)
+
+
+def _said(messages: Iterable[ChatMessage]) -> str:
+    return "\n".join(content_text(message.content) for message in messages)
+
+
+def kept_messages(messages: Sequence[Any]) -> tuple[ChatMessage, ...]:
+    """Return the messages as they are stored: without thinking, and without fields of other packages.
+
+    Raises:
+        ValueError: a message has another form; the sentence names its place.
+    """
+    return tuple(_kept(message, number) for number, message in enumerate(messages))
+
+
+def _kept(message: Any, number: int) -> ChatMessage:
+    where = f"messages[{number}]"
+    role, content, called = (_field(message, name) for name in ("role", "content", "tool_calls"))
+    if not role and not isinstance(message, Mapping):
+        role = _field(message, "type")
+    if not isinstance(role, str) or not role:
+        raise ValueError(f"{where} has no role")
+    try:
+        role = standard_role(role)
+    except ValueError as error:
+        raise ValueError(f"{where}.role: {error}") from None
+    if not (content is None or isinstance(content, Sequence)):
+        raise ValueError(f"{where}.content is neither text nor a list of parts")
+    if not (called is None or isinstance(called, Sequence)):
+        raise ValueError(f"{where}.tool_calls is not a list")
+    optional = {name: _field(message, name) for name in ("tool_call_id", "name")}
+    kept = {name: storable(str(value)) for name, value in optional.items() if isinstance(value, str | int)}
+    said = without_thinking if role == "assistant" else str
+    calls = [_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(called or ())]
+    try:
+        return ChatMessage.model_validate(
+            {"role": role, "content": _kept_content(content, said), "tool_calls": calls, **kept}
+        )
+    except ValidationError as error:
+        raise ValueError(f"{where}.content: {error.errors()[0]['msg']}") from None
+
+
+def _kept_content(content: Any, said: Callable[[str], str]) -> Any:
+    """Return text, or a list of parts without those that are thinking."""
+    if content is None or isinstance(content, str):
+        return content if content is None else storable(said(content))
+    parts = list[dict[str, Any]]()
+    for part in content:
+        fields = part_without_thinking({"type": "text", "text": part} if isinstance(part, str) else _json_of(part))
+        if fields is None:
+            continue
+        fields["type"] = str(fields.get("type") or "part")
+        if "text" in fields:
+            fields["text"] = storable(said(str(fields["text"])))
+        parts.append(fields)
+    return parts
+
+
+def _json_of(part: Any) -> dict[str, Any]:
+    """Return the fields of a part, which may be an object, as JSON."""
+    if not isinstance(part, Mapping):
+        part = part.model_dump() if hasattr(part, "model_dump") else getattr(part, "__dict__", {})
+    read: dict[str, Any] = json.loads(json.dumps(dict(part), default=str))
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def standard_role(role: str) -> str:
+    """Return a role in the words of the OpenAI API. Raises ValueError if it has no such role."""
+    standard = _ROLES.get(role, role)
+    if standard not in ROLES:
+        raise ValueError(f"{role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
+    return standard
+
+
+def final_text(steps: Sequence[Step]) -> str:
+    """Return the agent's last text, which is its answer; empty if there are no steps."""
+    return steps[-1].action if steps else ""
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    """Return a tool call in the form of the OpenAI API."""
+    function = _field(call, "function") or _field(call, "custom") or call
+    # LangChain has `args` as a mapping, the OpenAI API `arguments` as JSON, and the `input` of a custom tool as text.
+    given = (_field(function, name) for name in ("arguments", "args", "input"))
+    arguments: Any = next((value for value in given if value), {})
+    name, identity = _field(function, "name"), _field(call, "id")
+    if not isinstance(name, str):
+        raise ValueError(f"{where} has no name")
+    shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    named = {"name": storable(without_thinking(name)), "arguments": storable(without_thinking(shown))}
+    return {"id": None if identity is None else storable(str(identity)), "function": named}
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,0 +1,105 @@
+"""The open store and endpoint of one process, used from any of its threads."""
+
+import os
+import threading
+import time
+from functools import partial
+
+from retroformer.agents.reflector import ModelReflector
+from retroformer.coach.background import Background
+from retroformer.coach.story import ChainRecorder
+from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import Endpoint, Section
+from retroformer.endpoint.model import LanguageModel
+from retroformer.endpoint.secrets.redaction import keep_secret
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.errors import RetroformerError
+from retroformer.method.prompts import load_pack, reflection_prompt
+from retroformer.run.ledger import Ledger
+from retroformer.run.store import Store
+
+
+class Settings(Section):
+    """What a process needs to open its connection."""
+
+    endpoint: Endpoint
+    temperature: float
+    max_new_tokens: int
+    prompts: str
+    store: SecretUrl
+    run: str
+    prompt_characters: int = 24_000
+    """Largest number of characters of an attempt in the reflector's prompt, as `reflector.prompt_characters`."""
+    memory: int = 3
+    """Number of most recent pieces of advice that the agent reads, as `loop.memory`."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, base_url: SecretUrl) -> "Settings":
+        """Return the settings of a config whose reflector is at this address."""
+        return cls(
+            endpoint=experiment.reflector.endpoint.model_copy(update={"base_url": base_url}),
+            temperature=experiment.reflector.temperature,
+            max_new_tokens=experiment.reflector.max_new_tokens,
+            prompts=experiment.actor.prompts,
+            store=experiment.store_url,
+            run=experiment.name,
+            prompt_characters=experiment.reflector.prompt_characters,
+            memory=experiment.loop.memory,
+        )
+
+
+class Connection:
+    """Store, endpoint and background thread of the process that created it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Open the store. Raises StoreError, ConfigError, MissingInput."""
+        # First of all: an error message of the agent may contain the key.
+        if key := os.environ.get(settings.endpoint.api_key_env):
+            keep_secret(key)
+        self.opened_at = time.monotonic()
+        self._calls, self._idle = 0, threading.Condition()
+        pack = load_pack(settings.prompts, "agent")
+        self.store = Store(settings.store, settings.run)
+        try:
+            for arm in (COLLECT, UNADVISED):
+                self.store.declare(arm, {"recorded": {"return": "score", "prompts_sha256": pack.sha256}})
+        except BaseException:
+            self.store.close()
+            raise
+        assert settings.endpoint.base_url is not None
+        self._model = LanguageModel(settings.endpoint, settings.endpoint.base_url)
+        self.ledger = Ledger(self.store)
+        self.background = Background()
+        render = partial(reflection_prompt, pack, settings.prompt_characters)
+        reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
+        self.scribe = ChainRecorder(self.ledger, reflector, settings.memory)
+
+    @property
+    def failed(self) -> bool:
+        """True if the store has failed for good, as after a full disk."""
+        try:
+            self.ledger.check()
+        except RetroformerError:
+            return True
+        return False
+
+    def enter(self) -> None:
+        """Begin a call, which `close` waits for."""
+        with self._idle:
+            self._calls += 1
+
+    def leave(self) -> None:
+        """End a call."""
+        with self._idle:
+            self._calls -= 1
+            self._idle.notify_all()
+
+    def close(self) -> None:
+        """Wait for the calls in progress, then close everything."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._calls == 0)
+        self.background.start(self._model.close()).result()
+        self.background.close()
+        self.ledger.close()
+        self.store.close()

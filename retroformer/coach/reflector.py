@@ -1,0 +1,326 @@
+"""Improves an agent inside the program that runs it: it fails, reads advice and tries again.
+
+    coach = Reflector("http://127.0.0.1:8000/v1", store="sqlite:///mine.db")
+
+    @coach.improve(trials=3, score=check)
+    def agent(task, advice=""):
+        return graph.invoke({"messages": [("system", f"Be brief. {advice}"), ("user", task)]})
+
+Every attempt, advice and score is stored as a fact of the run, in the arm that `collect` fills, so `train` and `export`
+read them. Some tasks are retried without advice, in an arm of their own; whatever those retries gain is luck. The
+answer is never worse than the first attempt: the best attempt is returned, and a failing reflector or store only ends
+the retries.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar, cast
+
+from retroformer.agents.attempt_result import AttemptResult, checked_score, read_result
+from retroformer.coach.agent_call import AgentCall, TaskParameter, refuse_unfinished, refuse_unusable
+from retroformer.coach.connection import Connection, Settings
+from retroformer.coach.session import Score, Session, Watch, watching
+from retroformer.coach.story import Gains, OpenTask, gains_in
+from retroformer.config.arm_names import COLLECT
+from retroformer.config.sections.base import Endpoint
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
+from retroformer.method.records import Key
+
+_LOGGER = logging.getLogger(__name__)
+_REOPEN_SECONDS = 60.0
+"""Time after which a store that has failed is opened again."""
+_CHANCE = random.SystemRandom()
+"""Draws the unadvised tasks. Not the global generator, which the agent may seed."""
+
+AgentFunction = TypeVar("AgentFunction", bound=Callable[..., Any])
+
+
+class Invalid(InfrastructureFailure):
+    """Raise this in an agent or its score function if an attempt could not be carried out.
+
+    The attempt then counts as neither success nor failure.
+    """
+
+
+class Advice(NamedTuple):
+    """Advice for a task that this program does not repeat."""
+
+    text: str
+    run: str
+    """Name of the story, for `Reflector.outcome`."""
+
+
+class Reflector:
+    """A served reflector, and the store in which its advice is rated.
+
+    Use it from any number of threads and processes; a forked process opens a connection of its own.
+
+    Args:
+        base_url: OpenAI-compatible `/v1` address of the reflector, such as that of `retroformer serve`.
+        store: SQLAlchemy URL of the store. It is created if it does not exist.
+        run: name of the run in the store, as `run` of a config.
+        model: name of the reflector at the address.
+        api_key_env: environment variable with the API key.
+        temperature: sampling temperature of the advice.
+        max_new_tokens: largest number of tokens of one piece of advice.
+        timeout_seconds: time limit of a call with its retries.
+        unadvised: share of the tasks that are retried without advice.
+        prompts: prompt pack: `default`, or the path of a YAML file.
+        prompt_characters: largest number of characters of an attempt in the reflector's prompt.
+        memory: number of most recent pieces of advice that the agent reads.
+
+    Raises:
+        ConfigError: an argument is wrong, or the run holds facts made under other conditions.
+        MissingInput: there is no such prompt pack.
+        StoreError: the store cannot be opened.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        store: str,
+        run: str = "agent",
+        model: str = "reflector",
+        api_key_env: str = "OPENAI_API_KEY",
+        temperature: float = 0.9,
+        max_new_tokens: int = 128,
+        timeout_seconds: float = 60.0,
+        unadvised: float = 0.1,
+        prompts: str = "default",
+        prompt_characters: int = 24_000,
+        memory: int = 3,
+    ) -> None:
+        if not 0 <= unadvised <= 1:
+            raise ConfigError(f"unadvised is {unadvised}: it must be a share of the tasks, from 0 to 1.")
+        for name, number in (("memory", memory), ("prompt_characters", prompt_characters)):
+            if number < 1:
+                raise ConfigError(f"{name} is {number}: it must be at least 1.")
+        endpoint = Endpoint(
+            base_url=SecretUrl(base_url), model=model, api_key_env=api_key_env, timeout_seconds=timeout_seconds
+        )
+        self._settings = Settings(
+            endpoint=endpoint,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            prompts=prompts,
+            store=SecretUrl(store),
+            run=run,
+            prompt_characters=prompt_characters,
+            memory=memory,
+        )
+        self._unadvised = unadvised
+        self._lock = threading.Lock()
+        self._connection: Connection | None = Connection(self._settings)
+        self._inherited = list[Connection | None]()
+        _forget_connection_in_children(self)
+
+    def improve(
+        self, *, trials: int = 3, score: Score | None = None, watch: Watch | None = None
+    ) -> Callable[[AgentFunction], AgentFunction]:
+        """Decorate an agent, `agent(task, advice="")`, sync or async, so that each call is up to `trials` attempts.
+
+        A call ends with the first attempt of score 1 and returns what the best attempt returned. An exception of the
+        first attempt is raised; one of a later attempt only ends the retries. Both count as invalid, and so does an
+        attempt that cannot be rated. The agent may be a method, and its task may be passed by name: the task is the
+        parameter called `task`, or else the first one. Every attempt gets a deep copy of the task, which it may change;
+        a task that cannot be copied is passed as it is.
+
+        Args:
+            trials: number of attempts, the first included.
+            score: function from the task and what the agent returned to a score from 0 to 1. Without it the agent
+                must return a dict with the key `score`.
+            watch: observer that sees the steps of each attempt, such as
+                `retroformer.integrations.otlp.attempt_spans.AttemptSpans()`; by default what the agent returns shows
+                them.
+
+        Raises:
+            ConfigError: `trials` is below 1, the agent is a generator or no function, or the score is async.
+        """
+        if trials < 1:
+            raise ConfigError(f"trials is {trials}: it must be at least 1, since the first attempt counts.")
+
+        def decorate(agent: AgentFunction) -> AgentFunction:
+            refuse_unusable(agent, score)
+            asynchronous = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
+            improved = self._improved(agent, trials, score, watch, asynchronous=asynchronous)
+            return cast(AgentFunction, functools.wraps(agent, updated=())(improved))
+
+        return decorate
+
+    def advise(self, task: Any, attempt: Any, score: float = 0.0) -> Advice:
+        """Store a failed attempt and return advice, for a task that this program does not repeat.
+
+        Args:
+            task: the task, a text or any JSON.
+            attempt: what the agent did, in a form of `retroformer.agents.attempt_result`: a text, messages or steps.
+            score: its score, from 0 and below 1.
+
+        Raises:
+            ValueError: the attempt has another form, or the score is out of bounds.
+            EndpointFailure: the reflector did not answer.
+            StoreError: the store failed.
+        """
+        rated = checked_score(score)
+        if rated == 1:
+            raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
+        story, result = OpenTask.of(task), _with_score(attempt, rated)
+        with self._connected() as connection:
+
+            async def work() -> Advice:
+                failure = await connection.scribe.keep(story, result)
+                return Advice(await connection.scribe.next_advice(story, failure), story.task.id)
+
+            return connection.background.start(work()).result()
+
+    def outcome(self, run: str, score: float, attempt: Any = "") -> None:
+        """Store what became of a task after its advice; the difference of the scores rates the advice.
+
+        Args:
+            run: name of the story, from `advise`.
+            score: score of the attempt that followed the advice, from 0 to 1.
+            attempt: what the agent did in it, if that is of interest.
+
+        Raises:
+            MissingInput: there is no such story.
+            ValueError: the attempt has another form, the score is out of bounds, or the story has another outcome.
+            StoreError: the store failed.
+        """
+        result = _with_score(attempt, checked_score(score))
+        with self._connected() as connection:
+
+            async def work() -> None:
+                first = await connection.ledger.ask(connection.store.trajectory, Key(arm=COLLECT, task_id=run))
+                if first is None:
+                    raise MissingInput(
+                        f"There is no story {run!r} in this store: give the `run` that `advise` returned."
+                    )
+                story = OpenTask(first.task, first.opening, trial=1)
+                if await connection.scribe.keep(story, result) != story.attempt(result):
+                    raise ValueError(f"the story {run!r} already has a different outcome, and a story has only one")
+
+            connection.background.start(work()).result()
+
+    def gains(self) -> Gains:
+        """Return the mean gain of retries with advice and without. Raises StoreError.
+
+        Retries after `advise` count as advised, although none of them is drawn to go without.
+        """
+        with self._connected() as connection:
+            return gains_in(connection.store)
+
+    def close(self) -> None:
+        """Close the store and the connections after the calls in progress; the next use opens them again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _improved(
+        self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None, *, asynchronous: bool
+    ) -> Callable[..., Any]:
+        parameter = TaskParameter.of(agent)
+
+        async def improved(*arguments: Any, **named: Any) -> Any:
+            call = AgentCall(agent, parameter, arguments, named)
+            with self._session(call.task, trials, score) as (connection, session):
+                if connection is None or session is None:
+                    return await call.attempt("") if asynchronous else call.attempt("")
+                while session.open:
+                    with watching(watch) as seen:
+                        try:
+                            returned = call.attempt(session.advice)
+                            returned = await returned if asynchronous else returned
+                        except (Exception, SystemExit) as error:
+                            work = session.crashed(error)
+                        else:
+                            refuse_unfinished(returned)
+                            work = session.attempted(returned, session.result_of(returned, seen()))
+                    storing = connection.background.start(work)
+                    await asyncio.wrap_future(storing) if asynchronous else storing.result()
+                return session.best
+
+        def improved_now(*arguments: Any, **named: Any) -> Any:
+            # Without an asynchronous agent there is nothing to wait for, so the coroutine ends at its first step.
+            try:
+                improved(*arguments, **named).send(None)
+            except StopIteration as ended:
+                return ended.value
+
+        return improved if asynchronous else improved_now
+
+    @contextmanager
+    def _session(
+        self, task: Any, trials: int, score: Score | None
+    ) -> Iterator[tuple[Connection, Session] | tuple[None, None]]:
+        """Yield the connection and the session of a call; nothing if the store cannot be opened."""
+        try:
+            connection = self._entered()
+        except RetroformerError as error:
+            _LOGGER.warning("The agent runs without advice: %s", error)
+            yield None, None
+            return
+        try:
+            story = OpenTask.of(task, advised=_CHANCE.random() >= self._unadvised)
+            yield connection, Session(story, connection.scribe, task, trials, score)
+        finally:
+            connection.leave()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """Yield this process's connection for one call. Raises StoreError, ConfigError, MissingInput."""
+        connection = self._entered()
+        try:
+            yield connection
+        finally:
+            connection.leave()
+
+    def _entered(self) -> Connection:
+        with self._lock:
+            connection = self._connection
+            # The disk may have room again, and the database may answer again.
+            if connection is None or (connection.failed and time.monotonic() - connection.opened_at >= _REOPEN_SECONDS):
+                failed, connection = connection, Connection(self._settings)
+                self._connection = connection
+                if failed is not None:
+                    # Closing waits for the calls in progress, which may take long.
+                    threading.Thread(target=failed.close, name="retroformer-close", daemon=True).start()
+            connection.enter()
+            return connection
+
+
+def _forget_connection_in_children(reflector: Reflector) -> None:
+    """Have a forked process open a connection of its own, with a lock that no thread of its parent holds."""
+    reference = weakref.ref(reflector)
+
+    def forget() -> None:
+        if (child := reference()) is not None:
+            # Kept alive: closing the parent's files here would close its transactions.
+            child._inherited.append(child._connection)
+            child._connection, child._lock = None, threading.Lock()
+
+    os.register_at_fork(after_in_child=forget)
+
+
+def _with_score(attempt: Any, score: float) -> AttemptResult:
+    """Return an attempt with this score, whatever score is in it. Raises ValueError if it has another form."""
+    return read_result({**attempt, "score": score} if isinstance(attempt, Mapping) else attempt, None, lambda *_: score)

@@ -1,0 +1,118 @@
+"""One story: the attempts at a task, the advice between them, and what each piece of advice was worth."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from statistics import fmean
+
+from retroformer.method.records import Key, Outcome, Reflection, Step, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One node of a story: an attempt and the advice that it read.
+
+    The first attempt has no advice; advice that nobody has tried yet has no attempt.
+    """
+
+    key: Key
+    """Trial and candidate, under the arm in which they are stored; its repeat is 0."""
+    previous: Key | None
+    """Key of the attempt that the advice is about; None for a first attempt."""
+    reflection: Reflection | None
+    attempts: tuple[Trajectory, ...]
+    """One attempt for each repeat."""
+    written_at: datetime | None = None
+    """Time when the advice was stored, in UTC."""
+    memory: tuple[str, ...] = ()
+    """Advice that the actor read, oldest first."""
+    rating: float | None = None
+    """Gain over the attempt before, a mean over the repeats (Retroformer, section 4.3); None without both returns."""
+    differs_at: int | None = None
+    """Number of the first step that differs from the attempt before, from 0; None if no step does."""
+    flags: tuple[str, ...] = ()
+    """Problems of the advice or of the retry, such as `copy`: see `retroformer.coach.stories.flags`."""
+
+    @property
+    def attempt(self) -> Trajectory | None:
+        """The first repeat; None if the advice was not tried."""
+        return self.attempts[0] if self.attempts else None
+
+    @property
+    def advice(self) -> str:
+        return self.reflection.text if self.reflection is not None else ""
+
+    @property
+    def episode_return(self) -> float | None:
+        """Mean return of the repeats; None without an attempt."""
+        return fmean(attempt.episode_return for attempt in self.attempts) if self.attempts else None
+
+    @property
+    def solved(self) -> bool:
+        return any(attempt.outcome is Outcome.SUCCESS for attempt in self.attempts)
+
+    @property
+    def place(self) -> str:
+        """Trial and candidate as in a URL: `1.0` is the first candidate of the first retry."""
+        return f"{self.key.trial}.{self.key.candidate}"
+
+
+@dataclass(frozen=True)
+class Story:
+    """All turns at one task of an arm, in the order of their keys, and the causes of invalid attempts."""
+
+    experiment: str
+    arm: str
+    task: Task
+    turns: tuple[Turn, ...]
+    causes: tuple[str, ...] = ()
+    blocked: bool = False
+    """True if an attempt or its advice failed because of the infrastructure, and was not made again yet."""
+
+    @cached_property
+    def chain(self) -> tuple[Turn, ...]:
+        """Turns on the way that the method went: from each failure to its retry with the highest return.
+
+        Among equal returns it is the first candidate, as in `retroformer.method.rollout.improve`.
+        """
+        chain = [turn for turn in self.turns if turn.previous is None][:1]
+        while chain and (retries := self.retries(chain[-1])):
+            chain.append(max(retries, key=_order))
+        return tuple(chain)
+
+    @property
+    def columns(self) -> int:
+        """Number of trials."""
+        return 1 + max((turn.key.trial for turn in self.turns), default=-1)
+
+    def retries(self, turn: Turn) -> list[Turn]:
+        """Return the turns after this one, in the order of their candidates."""
+        return [other for other in self.turns if other.previous == turn.key]
+
+    def turn(self, place: str) -> Turn | None:
+        """Return the turn at a place such as `1.0`; None if there is none."""
+        return next((turn for turn in self.turns if turn.place == place), None)
+
+    def way_to(self, turn: Turn) -> tuple[Turn, ...]:
+        """Return the turns from the first attempt to this one."""
+        by_key = {other.key: other for other in self.turns}
+        way = [turn]
+        while way[0].previous is not None and way[0].previous in by_key:
+            way.insert(0, by_key[way[0].previous])
+        return tuple(way)
+
+
+def _order(turn: Turn) -> tuple[float, int]:
+    value = turn.attempt.episode_return if turn.attempt is not None else float("-inf")
+    return value, -turn.key.candidate
+
+
+def first_difference(before: tuple[Step, ...], after: tuple[Step, ...]) -> int | None:
+    """Return the number of the first step with another action or observation, from 0; None if all are the same.
+
+    A step that only one of the attempts has is a difference.
+    """
+    for number, (one_step, other_step) in enumerate(zip(before, after, strict=False)):
+        if (one_step.action, one_step.observation) != (other_step.action, other_step.observation):
+            return number
+    return None if len(before) == len(after) else min(len(before), len(after))

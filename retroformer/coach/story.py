@@ -1,0 +1,144 @@
+"""A task with its attempts and the advice between them, and how these become stored facts."""
+
+import asyncio
+import hashlib
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from retroformer.agents.attempt_result import AttemptResult, as_trajectory, text_of
+from retroformer.agents.reflector import ModelReflector
+from retroformer.coach.attribution import AttributedReflector
+from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.errors import InfrastructureFailure, usage_of
+from retroformer.files.text import storable
+from retroformer.method.history import ancestors
+from retroformer.method.records import Key, Lesson, Memory, Task, Trajectory
+from retroformer.run.ledger import Ledger
+from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
+
+_ENVIRONMENT, _SPLIT = "agent", "live"
+ADVISED_SPLIT = "advised"
+"""Split of the stories that were drawn to get advice; they are comparable with the unadvised ones."""
+
+
+@dataclass
+class OpenTask:
+    """A task in progress: the next trial, and the advice that it reads."""
+
+    task: Task
+    opening: str
+    advised: bool = True
+    """False if it is retried without advice, to measure luck."""
+    trial: int = 0
+    memory: Memory = field(default_factory=Memory)
+
+    @classmethod
+    def of(cls, task: Any, advised: bool | None = None) -> "OpenTask":
+        """Return the story of a task that has not been attempted. Two stories of one task have different ids.
+
+        Give `advised` if it was drawn at random; without it, the story is advised and is compared with no other.
+        """
+        split = ADVISED_SPLIT if advised else _SPLIT
+        record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=split)
+        return cls(record, storable(text_of(task)), advised is not False)
+
+    @property
+    def key(self) -> Key:
+        return Key(arm=COLLECT if self.advised else UNADVISED, task_id=self.task.id, trial=self.trial)
+
+    @property
+    def advice(self) -> str:
+        """Advice that the next attempt reads, a line each; empty if there is none."""
+        return "\n".join(self.memory.reflections)
+
+    def attempt(self, result: AttemptResult) -> Trajectory:
+        """Return an attempt as a fact; its return is the score."""
+        return as_trajectory(self.task, self.opening, result)
+
+
+class ChainRecorder:
+    """Stores stories, and has the reflector write the advice in them. Runs in the event loop of its ledger."""
+
+    def __init__(self, ledger: Ledger, reflector: ModelReflector, memory: int) -> None:
+        """Write with this reflector for agents that read the `memory` most recent pieces of advice."""
+        self._ledger, self._reflector, self._memory = ledger, AttributedReflector(reflector), memory
+
+    async def keep(self, story: OpenTask, result: AttemptResult) -> Trajectory:
+        """Store an attempt. Raises StoreError, ConfigError."""
+        return await self._ledger.keep_trajectory(NewTrajectory(story.key, story.attempt(result)))
+
+    async def keep_invalid(self, story: OpenTask, error: BaseException) -> None:
+        """Count an attempt that crashed. Raises StoreError, ConfigError."""
+        cause = redacted(storable(f"{type(error).__name__}: {error}"))
+        await self._ledger.keep_invalid(NewInvalid(story.key, cause, usage_of(error)))
+
+    async def next_advice(self, story: OpenTask, failure: Trajectory) -> str:
+        """Write the advice for the next attempt, or none for a story without advice, and go on to its trial.
+
+        Raises:
+            EndpointFailure: the reflector did not answer; the call is counted.
+            StoreError: the store failed.
+        """
+        before = story.key
+        story.trial += 1
+        if not story.advised:
+            return ""
+        try:
+            memory = story.memory.model_copy(update={"earlier": await self._ledger.ask(self._lessons_before, before)})
+            written = await self._reflector.reflect(failure, memory, seed_of(story.key))
+        except InfrastructureFailure as error:
+            await self.keep_invalid(story, error)
+            raise
+        except asyncio.CancelledError as stopped:
+            if usage_of(stopped).calls:
+                await asyncio.shield(self.keep_invalid(story, stopped))
+            raise
+        kept = await self._ledger.keep_reflection(NewReflection(story.key, before.candidate, written))
+        story.memory = story.memory.remember(kept.text, self._memory)
+        return story.advice
+
+    def _lessons_before(self, key: Key) -> tuple[Lesson, ...]:
+        """Read the way to an attempt from the store, as another process may have begun it."""
+        if not key.trial:
+            return ()
+        store = self._ledger.store
+        attempts = dict(store.stream_trajectories(key.arm, [key.task_id]))
+        advice = {stored.key: stored for stored in store.stream_reflections(key.arm, [key.task_id])}
+        return ancestors(key, attempts, advice)
+
+
+def seed_of(key: Key) -> int:
+    """Return the seed of a reflection, which depends on its key."""
+    return int.from_bytes(hashlib.sha256(f"{key.task_id}|{key.trial}".encode()).digest()[:4])
+
+
+def _name(task: Any) -> str:
+    """Return the task's own `id`, or a hash of its text."""
+    own = task.get("id") if isinstance(task, dict) else None
+    if own is not None:
+        with suppress(Exception):  # It is of the user's own type.
+            return storable(str(own))
+    return hashlib.sha256(text_of(task).encode(errors="replace")).hexdigest()[:16]
+
+
+class Gains(NamedTuple):
+    """Mean change of the score from an attempt to the next one, with advice and without, and the numbers of retries."""
+
+    advised: float
+    advised_retries: int
+    unadvised: float
+    unadvised_retries: int
+
+
+def gains_in(store: Store) -> Gains:
+    """Return the gains of all retries in the store. Raises StoreError."""
+    found = list[float]()
+    for arm in (COLLECT, UNADVISED):
+        returns = {(row.task_id, row.trial): row.episode_return for row in store.attempt_rows(arm)}
+        changes = [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
+        found += [fmean(changes) if changes else 0.0, len(changes)]
+    return Gains(found[0], int(found[1]), found[2], int(found[3]))

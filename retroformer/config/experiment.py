@@ -1,0 +1,287 @@
+"""The experiment config: the sections together, and where a run's files lie. One YAML file is one experiment.
+
+All stages validate the whole config, so a misspelt key stops the first command instead of the last. Names that a
+stage looks up, such as an arm's kind or an adapter, are checked by that stage before it spends anything.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+
+from retroformer.config.sections.base import (
+    ActorSection,
+    Collect,
+    EvaluatorSection,
+    Loop,
+    Positive,
+    ReflectorSection,
+    Rounds,
+    Section,
+    Spending,
+)
+from retroformer.config.sections.eval import Eval
+from retroformer.config.sections.serve import Serve
+from retroformer.config.sections.train import Train
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.environments.registry import section_of
+from retroformer.environments.section import EnvironmentSection
+from retroformer.errors import ConfigError
+
+Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
+
+
+STORE_FILE = "experience.db"
+"""File of the store in the folder of a run whose config names no database."""
+_MOST_RETRIES = 1000
+"""Largest number of retries of a task that a config may ask for by branching."""
+
+
+class Domain(Section):
+    """Sections of a config that each of its domains has for itself.
+
+    All domains share one reflector: of its section, only the form of the prompt can be a domain's own.
+    """
+
+    environment: Environment
+    loop: Loop = Loop()
+    actor: ActorSection = ActorSection()
+    evaluator: EvaluatorSection = EvaluatorSection()
+    reflector: ReflectorSection = ReflectorSection()
+    collect: Collect = Collect()
+    eval: Eval = Eval()
+
+
+class Experiment(Section):
+    """One experiment, from its tasks to its report.
+
+    If the config has several domains, an experiment is about one of them: its sections are those of this domain.
+    """
+
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Name of the run; all its files are written to runs/RUN."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of sampling, training and bootstrap."""
+    round: Positive = 1
+    """Number of the collecting and training round. A later round collects on the next tasks, with a reflector trained
+    in an earlier round, and trains from scratch on the reflections of all rounds so far."""
+    store: SecretUrl | None = None
+    """SQLAlchemy URL of the store, for several machines that share it; None: runs/RUN/experience.db. Its password is
+    never written to a file, log or report."""
+    environment: Environment
+    """Environment that provides the tasks; its `name` decides which other keys it has."""
+    loop: Loop = Loop()
+    actor: Annotated[ActorSection, Field(validate_default=True)] = ActorSection()
+    evaluator: EvaluatorSection = EvaluatorSection()
+    reflector: ReflectorSection = ReflectorSection()
+    collect: Collect = Collect()
+    train: Train = Train()
+    serve: Serve = Serve()
+    rounds: Rounds = Rounds()
+    eval: Eval = Eval()
+    gate: Spending = Spending()
+    """Budget of the test that an adapter has to pass before it is served as `reflector`."""
+    domain: str = ""
+    """The one domain that a command works on; empty: all domains, one after the other."""
+    domains: dict[str, Domain] = Field(default={})
+    """Domains by name: environments of one run, whose ratings train one reflector (Retroformer, Algorithm 1). In a
+    file, each domain replaces entries of the config's other sections."""
+
+    @property
+    def each_domain(self) -> tuple["Experiment", ...]:
+        """The experiments of all domains, in the order of the config; only this one if the config has no domains."""
+        return tuple(
+            self.model_copy(update={"domain": name} | dict(domain)) for name, domain in self.domains.items()
+        ) or (self,)
+
+    @property
+    def name(self) -> str:
+        """Name in the store and in reports: RUN, or RUN/DOMAIN, which no other run can have."""
+        return f"{self.run}/{self.domain}" if self.domain else self.run
+
+    def as_file(self) -> dict[str, Any]:
+        """Return the resolved config with all domains, in JSON's types, as a file would hold it."""
+        own = set(Domain.model_fields) if self.domains else {"domains"}
+        return self.model_dump(mode="json", exclude={"domain", *own})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_preset_is_served_in_its_own_type(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
+            return values
+        serve = values.get("serve") or {}
+        if values["train"].get("preset") is None or not isinstance(serve, dict):
+            return values
+        return values | {"serve": {"dtype": "auto"} | serve}
+
+    @field_validator("actor")
+    @classmethod
+    def _default_of_the_environment(cls, actor: ActorSection, info: ValidationInfo) -> ActorSection:
+        environment = info.data.get("environment")
+        if environment is None or "kind" in actor.model_fields_set:
+            return actor
+        return actor.model_copy(update={"kind": environment.default_actor})
+
+    @field_validator("eval", mode="before")
+    @classmethod
+    def _with_arms_of_the_environment(cls, section: Any, info: ValidationInfo) -> Any:
+        if not isinstance(section, dict):
+            return section
+        environment = info.data.get("environment")
+        # Without an environment nothing is known about its arms.
+        known = section if environment is not None else {**section, "arms": {}}
+        return Eval.model_validate(known, context={"environment": environment})
+
+    @field_validator("collect")
+    @classmethod
+    def _branches_little_enough(cls, collect: Collect, info: ValidationInfo) -> Collect:
+        loop = info.data.get("loop")
+        if loop is not None and collect.branch == "every":
+            most = collect.most_retries(loop.trials)
+            if most > _MOST_RETRIES:
+                raise ValueError(
+                    f"branch=every may retry a task {most} times with {collect.candidates} candidates in {loop.trials} "
+                    f"trials, and {_MOST_RETRIES} are allowed: lower candidates or loop.trials, or set branch=best"
+                )
+        return collect
+
+    @property
+    def key_variables(self) -> set[str]:
+        """Names of the environment variables that hold API keys, in all domains."""
+        return set(_key_variables(self.model_dump()))
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / self.run
+
+    @property
+    def report_folder(self) -> Path:
+        """Folder of the report: runs/RUN/eval, for a domain runs/RUN/eval/DOMAIN."""
+        return self.folder / "eval" / self.domain
+
+    def stage_folder(self, stage: str) -> Path:
+        """Return the folder of a stage's adapter: runs/RUN/STAGE[-VARIANT], in later rounds with -ROUND behind it."""
+        variant = self.train.variants.get(stage)
+        name = f"{stage}-{variant}" if variant else stage
+        once = self.round == 1 or stage in ("warm", "actor", "sac")
+        return self.folder / (name if once else f"{name}-{self.round}")
+
+    @property
+    def store_url(self) -> SecretUrl:
+        return self.store or SecretUrl(f"sqlite:///{self.folder / STORE_FILE}")
+
+    @property
+    def has_store(self) -> bool:
+        """True if opening the store would not create it: its file exists, or the config names a database."""
+        return self.store is not None or (self.folder / STORE_FILE).is_file()
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_OWN_OF_REFLECTOR = {"prompt_characters", "view"}
+"""Reflector settings that may differ between domains: how it sees a failure. The rest belongs to the one reflector."""
+
+
+def split_domains(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the config of each domain by name, before any override; {} if the config has no domains.
+
+    Raises:
+        ConfigError: a domain has an impossible name, is not a mapping or has an entry that all domains share.
+    """
+    domains = config.get("domains") or {}
+    if not isinstance(domains, dict):
+        raise ConfigError(f"domains: expected names, each with the sections of a domain, found {domains!r:.200}.")
+    shared = {name: value for name, value in config.items() if name != "domains"}
+    for name, sections in domains.items():
+        _check(name, sections)
+    return {name: _merged(shared, sections) for name, sections in domains.items()}
+
+
+def overrides_of(domain: str, domains: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that hold for a domain, without the prefix `domains.NAME.`.
+
+    Raises:
+        ConfigError: an override names no domain of the config, or an entry that all domains share.
+    """
+    chosen = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        section, *path = key.split(".", 2)
+        if section != "domains":
+            chosen.append(override)
+            continue
+        if len(path) < 2 or path[0] not in domains:
+            raise ConfigError(
+                f"{override!r:.200} cannot be applied: write domains.NAME.key=value with one of the domains "
+                f"{', '.join(domains) or '(this config has none)'}."
+            )
+        name, entry = path
+        _check(name, {entry.partition(".")[0]: None})
+        if name == domain:
+            chosen.append(f"{entry}{equals}{value}")
+    return chosen
+
+
+def join_domains(path: Path, experiments: dict[str, Experiment]) -> tuple[Experiment, ...]:
+    """Return the experiments, each of which also has the sections of the others; only the one that `domain` names.
+
+    Raises:
+        ConfigError: there is no such domain, or two domains do not have the same reflector.
+    """
+    first, *others = experiments
+    for name in others:
+        own = [experiments[domain].reflector.model_dump(exclude=_OWN_OF_REFLECTOR) for domain in (first, name)]
+        if changed := [key for key in own[0] if own[0][key] != own[1][key]]:
+            raise ConfigError(
+                f"domains.{name}.reflector.{changed[0]}: all domains train and ask one reflector, and {first} has "
+                f"another value; set it once for all domains. A domain can have its own "
+                f"{' and '.join(sorted(_OWN_OF_REFLECTOR))}."
+            )
+    domains = {
+        name: Domain(**{section: getattr(experiment, section) for section in Domain.model_fields})
+        for name, experiment in experiments.items()
+    }
+    chosen = experiments[first].domain
+    if chosen and chosen not in domains:
+        raise ConfigError(f"domain={chosen}: {path} has the domains {', '.join(domains)}; name one of them.")
+    return tuple(
+        experiment.model_copy(update={"domain": name, "domains": domains})
+        for name, experiment in experiments.items()
+        if chosen in ("", name)
+    )
+
+
+def _check(name: Any, sections: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"domains.{name!s:.200}: a domain's name has letters, digits, `_` and `-` only; give it another."
+        )
+    if not isinstance(sections, dict):
+        raise ConfigError(f"domains.{name}: expected the sections of a domain, found {sections!r:.200}.")
+    if shared := [key for key in sections if key not in Domain.model_fields]:
+        raise ConfigError(
+            f"domains.{name}.{shared[0]!s:.200}: a domain has only the sections {', '.join(Domain.model_fields)}; "
+            "everything else is shared, so set it once, outside domains."
+        )
+
+
+def _merged(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return `shared` with the entries of `own` in their place, at every depth."""
+    merged = deepcopy(shared)
+    for name, value in own.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _merged(merged[name], value) if both else deepcopy(value)
+    return merged
+
+
+def _key_variables(settings: object) -> Iterator[str]:
+    """Yield the values of `api_key_env` at any depth of a config."""
+    if isinstance(settings, dict):
+        if isinstance(name := settings.get("api_key_env"), str) and name:
+            yield name
+        settings = settings.values()
+    if isinstance(settings, Iterable) and not isinstance(settings, str):
+        for value in settings:
+            yield from _key_variables(value)

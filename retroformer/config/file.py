@@ -1,0 +1,224 @@
+"""Reads an experiment config: a YAML file and `key=value` overrides with dotted keys, as in `run=try2 eval.tasks=10`.
+
+A file or an override with more values or levels than `bounded_yaml` allows is refused before it is validated.
+"""
+
+import contextlib
+import difflib
+import os
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from retroformer.agents.arm import Arm
+from retroformer.config.experiment import Experiment, join_domains, overrides_of, split_domains
+from retroformer.config.sections.eval import arm_kinds
+from retroformer.endpoint.secrets.redaction import keep_secret
+from retroformer.environments.registry import section_class, section_of
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.files.bounded import MOST_LEVELS, YamlLimitError, parse_yaml, read_yaml
+from retroformer.files.text import has_surrogate
+from retroformer.method.prompts import is_pack_file
+
+_SHOWN_CHARACTERS = 200
+"""Largest number of characters of a wrong value that a message shows."""
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Load the experiment that a YAML file and `key=value` overrides describe.
+
+    Raises:
+        MissingInput: no such file.
+        ConfigError: the file is not YAML or does not describe an experiment; one message lists all faults. Or
+            it has several domains, and none is chosen.
+    """
+    experiment, *others = load_domains(path, overrides)
+    if others:
+        names = " or ".join(f"domain={name}" for name in experiment.domains)
+        raise ConfigError(f"{path} has several domains, and this command works on one: add {names} to the command.")
+    return experiment
+
+
+def load_domains(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, ...]:
+    """Load the experiment of each domain of a config, or of the one that `domain` names.
+
+    A config without domains is one experiment.
+
+    Raises:
+        MissingInput, ConfigError: as in `load`; or the domains do not fit together.
+    """
+    config = _read(path)
+    domains = split_domains(config)
+    if not domains:
+        config.pop("domains", None)
+        experiment = _experiment(path, config, overrides_of("", (), overrides))
+        if experiment.domain:
+            raise ConfigError(f"{path} has no domains: leave domain={experiment.domain} out.")
+        return (experiment,)
+    experiments = {
+        name: _experiment(path, own, overrides_of(name, tuple(domains), overrides), f", domain {name},")
+        for name, own in domains.items()
+    }
+    return join_domains(path, experiments)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a config. Raises MissingInput, ConfigError."""
+    try:
+        config = read_yaml(path)
+    except MissingInput as error:
+        raise ConfigError(f"{path} is not a YAML file: {error}") from None
+    except FileNotFoundError:
+        raise MissingInput(
+            f"No experiment config at {str(path)!r}: name a YAML file such as {_available_configs()}."
+        ) from None
+    except YamlLimitError as error:
+        raise ConfigError(f"{path} is refused:{_place(error)} it has {error.problem}: simplify it.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f"{path} does not describe an experiment: expected keys and values, found {type(config).__name__}."
+        )
+    return config
+
+
+def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], domain: str = "") -> Experiment:
+    """Apply the overrides to a config and validate it. `domain` names it in messages. Raises ConfigError."""
+    for override in overrides:
+        _override(config, override)
+    _find_prompts_beside(path, config)
+    try:
+        experiment = Experiment.model_validate(config)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_fault(fault, config)}" for fault in error.errors())
+        raise ConfigError(f"{path}{domain} does not describe an experiment:\n{faults}") from None
+    for variable in experiment.key_variables:
+        for key in os.environ.get(variable, "").split(","):
+            keep_secret(key.strip())
+    return experiment
+
+
+def _available_configs() -> str:
+    """Name configs for an error message: one in ./configs, or those of the package if there is no such folder."""
+    packaged = packaged_configs()
+    if not packaged or Path("configs").is_dir():
+        return "configs/demo.yaml"
+    folder = packaged[0].parent
+    names = ", ".join(str(path.relative_to(folder)) for path in packaged)
+    return f"those that come with the package in {folder}: {names}"
+
+
+def _override(config: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(
+            f"{override!r} is not an override: write key=value, such as run=try2 or environment.split=train."
+        )
+    if has_surrogate(override):
+        raise ConfigError(f"{override!r} is not UTF-8: write the override in that encoding.")
+    *path, last = key.split(".")
+    if len(path) > MOST_LEVELS:
+        raise ConfigError(
+            f"The override {_shortened(key)!r} has more than {MOST_LEVELS} levels: no config has so many."
+        )
+    section = config
+    for name in path:
+        inner = section.get(name)
+        if inner is not None and not isinstance(inner, dict):
+            raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
+        # A copy, because an alias of the file may put one section in several places.
+        section[name] = dict(inner or {})
+        section = section[name]
+    try:
+        section[last] = parse_yaml(value)
+    except YamlLimitError as error:
+        raise ConfigError(f"The override {_shortened(override)!r} has {error.problem}: simplify it.") from None
+    except yaml.YAMLError:
+        section[last] = value
+
+
+def _find_prompts_beside(path: Path, config: dict[str, Any]) -> None:
+    """Resolve `prompts` of the actor and of arms beside the config unless the file is in the current directory."""
+    evaluation = config.get("eval")
+    arms = evaluation.get("arms") if isinstance(evaluation, dict) else None
+    for section in (config.get("actor"), *(arms.values() if isinstance(arms, dict) else ())):
+        if isinstance(section, dict) and isinstance(section.get("prompts"), str):
+            section["prompts"] = _found_beside(path, section["prompts"])
+
+
+def _found_beside(path: Path, prompts: str) -> str:
+    """Return the path of a prompt pack beside the config at `path`; else `prompts` itself."""
+    if not is_pack_file(prompts):
+        return prompts
+    here, beside = Path.cwd(), path.parent.resolve() / prompts
+    # An impossible file name, such as one of 5,000 characters, is refused later, when the pack is read.
+    with contextlib.suppress(OSError, ValueError):
+        if not Path(prompts).exists() and beside.exists():
+            # Relative to the current directory: facts must not depend on how the config's path was written.
+            return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    return prompts
+
+
+def _fault(fault: Any, config: dict[str, Any]) -> str:
+    location = [str(part) for part in fault["loc"]]
+    message = fault["msg"].removesuffix(".") + "."
+    if fault["type"] == "extra_forbidden":
+        message += _meant(location, config)
+    elif fault["type"] not in ("missing", "environment", "arm"):
+        message += f" Found {_shortened(repr(fault['input']))}."
+    return f"{'.'.join(location)}: {message}"
+
+
+def _meant(location: Sequence[str], config: dict[str, Any]) -> str:
+    """Return the sentence that follows the refusal of an unknown key."""
+    key = location[-1]
+    if location[:2] == ["eval", "arms"]:
+        kinds = arm_kinds(section_of(config["environment"]))
+        others = [kind for kind, arm in kinds.items() if key in arm.model_fields]
+        if others:
+            return f" It is a setting of kind {' or '.join(others)}."
+    allowed_keys = _allowed_keys(location[:-1], config)
+    close = difflib.get_close_matches(key, allowed_keys, n=1, cutoff=0.5)
+    return f" Did you mean `{close[0]}`?" if close else f" Allowed keys: {', '.join(allowed_keys)}."
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _place(error: yaml.MarkedYAMLError) -> str:
+    return f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+
+
+def _allowed_keys(location: Sequence[str], config: dict[str, Any]) -> list[str]:
+    """Return the field names of the section at `location`."""
+    if location == ["environment"]:
+        return sorted(section_class(config["environment"]["name"]).model_fields)
+    if location[:2] == ["eval", "arms"]:
+        kind = config["eval"]["arms"][location[2]].get("kind")
+        return sorted(arm_kinds(section_of(config["environment"])).get(kind, Arm).model_fields)
+    sections: list[type[BaseModel]] = [Experiment]
+    for name in location:
+        children: list[type[BaseModel]] = []
+        for section in sections:
+            field = section.model_fields.get(name)
+            children += _models_in(field.annotation) if field else []
+        sections = children or sections
+    return sorted({name for section in sections for name in section.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+
+
+def packaged_configs() -> list[Path]:
+    """Return the configs in an installed wheel, those at the top of their folder first; none in a checkout."""
+    folder = Path(str(resources.files("retroformer") / "configs"))
+    return sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path))

@@ -1,0 +1,302 @@
+"""Builds the parts that an experiment config names: tasks, actor, models, and a server if one is needed."""
+
+import asyncio
+import os
+import pickle
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from retroformer.agents.actors import actor_kind
+from retroformer.agents.reflector import ModelReflector
+from retroformer.config.experiment import Experiment
+from retroformer.config.file import load, load_domains
+from retroformer.config.sections.base import Endpoint, adapter_name, best_of
+from retroformer.config.views import reflection_renderer
+from retroformer.endpoint.model import LanguageModel
+from retroformer.endpoint.retries import Pace
+from retroformer.environments.extras import ActorParts
+from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.registry import extras, taskset
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.method.prompts import load_pack
+from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
+from retroformer.method.records import Task
+from retroformer.run.provenance import Provenance
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """An experiment with the path and overrides that it was loaded from, with which its server is started, too."""
+
+    path: Path
+    overrides: tuple[str, ...]
+    experiment: Experiment
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Load the config at `path` with these overrides. Raises ConfigError, MissingInput."""
+    return LoadedConfig(path, tuple(overrides), load(path, overrides))
+
+
+def load_configs(path: Path, overrides: Sequence[str] = ()) -> tuple[LoadedConfig, ...]:
+    """Load the config of each domain, or of the one that `domain` names. Raises ConfigError, MissingInput."""
+    experiments = load_domains(path, overrides)
+    return tuple(LoadedConfig(path, (*overrides, *_choice(experiment)), experiment) for experiment in experiments)
+
+
+def _choice(experiment: Experiment) -> tuple[str, ...]:
+    """Return the override with which the experiment's own server reads the same domain of the config."""
+    return (f"domain={experiment.domain}",) if experiment.domain else ()
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Language models at their endpoints; all connections are closed together."""
+
+    base_url: str | None
+    """Address of the experiment's own server, for endpoints without `base_url` in the config."""
+    served: frozenset[str] = frozenset()
+    """Names of the models that this server serves."""
+    opened: list[LanguageModel] = field(default_factory=list)
+    paces: dict[str, Pace] = field(default_factory=dict)
+    """Pace of each address, which all models there share."""
+
+    def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
+        """Return the model that `endpoint` describes, or the model called `name` at the same address.
+
+        Raises:
+            MissingInput: the experiment's own server has no such adapter, because it has not been trained.
+        """
+        if endpoint.base_url is None:
+            self.require_served(name or endpoint.model)
+        address = endpoint.base_url or self.base_url
+        assert address is not None, "a server is started whenever an endpoint has no address"
+        self.opened.append(LanguageModel(endpoint, address, name, self.paces))
+        return self.opened[-1]
+
+    def require_served(self, model: str) -> None:
+        """Raise MissingInput if the experiment's own server has no such adapter, because it has not been trained."""
+        if model in self.served:
+            return
+        stages = [adapter_name(model), *(["reward"] if best_of(model) else [])]
+        commands = " and ".join(f"`retroformer train {stage} EXPERIMENT.yaml`" for stage in stages)
+        raise MissingInput(
+            f"No adapter {model!r} is served, only {', '.join(sorted(self.served))}: "
+            f"run {commands} first, or name another model."
+        )
+
+    async def close(self) -> None:
+        for model in self.opened:
+            await model.close()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects that a stage needs to play tasks."""
+
+    pool: EnvironmentPool
+    actor: Actor
+    evaluator: Evaluator | None
+    connections: Connections
+    adapter_sha256: dict[str, str | None]
+    """Adapter hashes by model name as reported by the experiment's own server; empty without such a server. The hash of
+    a best-of-n name covers its reward model, too."""
+    experiment: Experiment
+    provenance: Provenance | None = None
+    """Models of the experiment's own server; None if it runs none."""
+
+    @property
+    def actor_sha256(self) -> str | None:
+        """Hash of the actor's adapter; None unless the experiment's own server serves one."""
+        endpoint = self.experiment.actor.endpoint
+        own = actor_kind(self.experiment).asks_model and endpoint.base_url is None
+        return self.adapter_sha256.get(endpoint.model) if own else None
+
+    def agent(self, reflector: Reflector, actor: Actor | None = None) -> Agent:
+        """Return an agent with this reflector and `actor`, by default the config's actor."""
+        return Agent(actor or self.actor, reflector, self.evaluator)
+
+    def reflector(self, model: str, temperature: float, *, tokens: bool = False) -> ModelReflector:
+        """Return the reflector with this model name at the reflector's endpoint; with `tokens`, it keeps them."""
+        settings = self.experiment.reflector
+        return ModelReflector(
+            self.connections.model(settings.endpoint, model),
+            reflection_renderer(self.experiment),
+            temperature,
+            settings.max_new_tokens,
+            settings.stop,
+            self.adapter_sha256.get(model),
+            tokens=tokens,
+        )
+
+
+@asynccontextmanager
+async def parts(
+    config: LoadedConfig, *, asks_reflector: bool, environment_processes: int | None = None
+) -> AsyncIterator[Parts]:
+    """Start what the experiment needs, and stop it at the end.
+
+    `environment_processes` is the number of processes that play; None: as many as the machine has room for.
+
+    Raises:
+        ServiceError: the experiment's own server cannot be started, or this machine cannot play these tasks.
+    """
+    experiment = config.experiment
+    extras(experiment.environment).require_machine(experiment.environment)
+    loop = experiment.loop
+    endpoints = _endpoints(experiment, asks_reflector=asks_reflector)
+    async with AsyncExitStack() as stack:
+        base_url, hashes, proven = None, dict[str, str | None](), None
+        if any(endpoint.base_url is None for endpoint in endpoints):
+            from retroformer.endpoint.served import provenance, served
+
+            base_url = await stack.enter_async_context(served(config.path, config.overrides, experiment))
+            proven = await provenance(base_url)
+            hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
+        shared = environment_processes or loop.environment_processes
+        processes = loop.concurrency if experiment.environment.plays_alone else shared
+        pool = EnvironmentPool(experiment.environment, experiment.seed, processes)
+        await stack.enter_async_context(pool)
+        connections = Connections(base_url, frozenset(hashes))
+        stack.push_async_callback(connections.close)
+        actor, evaluator = make_actor(experiment, connections), make_evaluator(experiment, connections)
+        yield Parts(pool, actor, evaluator, connections, hashes, experiment, proven)
+
+
+def _endpoints(experiment: Experiment, *, asks_reflector: bool) -> list[Endpoint]:
+    """Return the endpoints that the experiment calls."""
+    endpoints = [experiment.reflector.endpoint] if asks_reflector else []
+    if actor_kind(experiment).asks_model or experiment.evaluator.kind == "model":
+        endpoints.append(experiment.actor.endpoint)
+    return endpoints
+
+
+def require_addresses(experiment: Experiment, setting: str, *, asks_reflector: bool = True) -> None:
+    """Refuse endpoints without an address, where a server of each process would be one too many.
+
+    Raises:
+        ConfigError: an endpoint has none; `setting` is what asks for addresses.
+    """
+    if any(endpoint.base_url is None for endpoint in _endpoints(experiment, asks_reflector=asks_reflector)):
+        raise ConfigError(
+            f"With {setting} every model needs an address that all workers reach: start `retroformer serve` or another "
+            "server, and set base_url of actor.endpoint and reflector.endpoint."
+        )
+
+
+def make_actor(experiment: Experiment, connections: Connections) -> Actor:
+    """Build the frozen actor of this config.
+
+    Raises:
+        ConfigError: this actor cannot play this environment, or its endpoint cannot hold it to admissible actions.
+    """
+    settings, environment = experiment.actor, experiment.environment
+    kind = actor_kind(experiment)
+    if experiment.loop.last_attempt and not kind.reads_last_attempt:
+        raise ConfigError(
+            f"The {settings.kind} actor reads advice alone: leave last_attempt out, or set actor.kind=react."
+        )
+    parts = ActorParts(
+        settings,
+        environment,
+        model=lambda: connections.model(settings.endpoint),
+        pack=lambda: load_pack(settings.prompts, environment.name),
+    )
+    return kind.build(parts)
+
+
+def make_evaluator(experiment: Experiment, connections: Connections) -> Evaluator | None:
+    """Build the evaluator of this config; None if the agent sees the true outcome.
+
+    Raises:
+        ConfigError: the environment has no such evaluator.
+    """
+    from retroformer.agents import evaluators
+
+    match experiment.evaluator.kind:
+        case "oracle":
+            return None
+        case "heuristic":
+            return evaluators.HeuristicEvaluator()
+        case "model":
+            pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+            model = connections.model(experiment.actor.endpoint)
+            return evaluators.ModelEvaluator(model, pack, experiment.reflector.prompt_characters)
+        case kind:
+            offered = extras(experiment.environment).evaluators
+            if kind not in offered:
+                raise ConfigError(
+                    f"evaluator.kind={kind} is not for {experiment.environment.name}: "
+                    f"set it to {' or '.join(('oracle', 'heuristic', 'model', *offered))}."
+                )
+            return offered[kind]()
+
+
+def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str] = ()) -> tuple[Task, ...]:
+    """Return the first `count` tasks of these splits, one split after the other, each in its official order.
+
+    Without `splits`, the tasks are those of environment.split.
+
+    Raises:
+        MissingInput: a split has no tasks, or its data are missing.
+        ConfigError: a task is in two of the splits, so its attempts could not be distinguished.
+    """
+    tasks = list[Task]()
+    for split in splits or (experiment.environment.split,):
+        section = experiment.environment.model_copy(update={"split": split})
+        split_tasks = taskset(section, experiment.seed).tasks()
+        if not split_tasks:
+            raise MissingInput(f"Split {split!r} has no tasks: name another one with environment.split or eval.split.")
+        if shared := {task.id for task in tasks} & {task.id for task in split_tasks}:
+            raise ConfigError(
+                f"{len(shared)} tasks of split {split!r} are in another of the splits {', '.join(splits)}, too, such "
+                f"as {min(shared)!r}: name splits that share none."
+            )
+        tasks += split_tasks
+    return tuple(tasks[:count])
+
+
+def check_prompts(experiment: Experiment) -> None:
+    """Refuse a run whose prompts and environment use different grammars, by replaying an expert before any rollout.
+
+    Raises:
+        ConfigError: the environment would answer the examples of the prompt pack with `Nothing happens.`
+    """
+    check_examples = extras(experiment.environment).check_examples
+    if check_examples is None:
+        return
+    examples: tuple[str, ...] = ()
+    if experiment.actor.kind == "react":
+        examples = load_pack(experiment.actor.prompts, experiment.environment.name).actions
+    check_examples(experiment.environment, experiment.seed, examples)
+
+
+async def gather_all(work: Sequence["asyncio.Task[None]"]) -> None:
+    """Wait for all tasks, then raise the first error, so that units in flight are stored before a stage stops."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+
+
+class PortableConfig(NamedTuple):
+    """A config on its way to a worker, with its passwords and API keys: it must not be written to a file."""
+
+    pickled: bytes
+    keys: dict[str, str]
+    """API keys by the environment variables that the config names."""
+
+    @classmethod
+    def of(cls, config: LoadedConfig) -> Self:
+        """Pack a config with the API keys of this process."""
+        keys = {name: os.environ[name] for name in config.experiment.key_variables if name in os.environ}
+        return cls(pickle.dumps(config), keys)
+
+    def unpacked(self) -> LoadedConfig:
+        """Return the config, and put its API keys into the environment of this process."""
+        os.environ.update(self.keys)
+        config: LoadedConfig = pickle.loads(self.pickled)
+        return config

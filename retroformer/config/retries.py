@@ -1,0 +1,68 @@
+"""Retries of stored failures with given advice, for trainers that rate advice by the actor's own play."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
+from typing import Any, NamedTuple
+
+from retroformer.agents.baseline import NoReflector
+from retroformer.config.conditions import conditions
+from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig, Parts, parts
+from retroformer.run.experience import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.provenance import Provenance
+from retroformer.run.store import Store
+
+
+class Retrying(NamedTuple):
+    """What plays the retries of one arm."""
+
+    parts: Parts
+    experience: Experience
+    """Plays and stores each retry once, within the budget of `collect`. Nobody reflects: the advice is given."""
+    runner: asyncio.Runner
+
+
+@contextmanager
+def retrying(
+    config: LoadedConfig,
+    store: Store,
+    arm: str,
+    played_under: Callable[[Provenance | None], dict[str, Any]],
+    *,
+    asks_reflector: bool,
+) -> Iterator[Retrying]:
+    """Start environments and endpoints, yield what retries under `arm`, and stop everything.
+
+    `played_under` returns the conditions of the retries.
+
+    Raises:
+        RetroformerError: something that the actor needs does not start, or the store has facts of other conditions.
+    """
+    experiment = config.experiment
+    with closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            built = runner.run(stack.enter_async_context(parts(config, asks_reflector=asks_reflector)))
+            store.declare(arm, played_under(built.provenance))
+            experience = Experience(
+                ledger,
+                arm,
+                built.pool,
+                built.agent(NoReflector()),
+                experiment.loop,
+                experiment.seed,
+                Budget(experiment.collect, lambda: store.usage(arm)),
+                slots=asyncio.Semaphore(experiment.loop.concurrency),
+            )
+            yield Retrying(built, experience, runner)
+        finally:
+            runner.run(stack.aclose())
+
+
+def conditions_of_retries(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
+    """Return the conditions of a retry besides the failure and the text; the text's author does not matter."""
+    without_reflector = conditions(experiment, provenance)
+    del without_reflector["reflector"]
+    return without_reflector

@@ -1,0 +1,41 @@
+"""Section `serve` of the config."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retroformer.config.sections.base import BEST_OF, Section
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.models.quantization import Quantization
+
+
+class Serve(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on. Keep loopback unless the server is to be reachable from outside; with keys set
+    (`api_key_env`), every route but /health requires one."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port of the OpenAI API; 0: any free port."""
+    controller: SecretUrl | None = None
+    """Address of a running FastChat controller to register at, such as http://127.0.0.1:21001; its API server then
+    reaches the models, too. `retroformer serve --fastchat` starts both itself."""
+    adapters: dict[str, Path] = Field(default={})
+    """Additional LoRA adapters on the same base model: name to serve under, and a folder or the name of an adapter in
+    retroformer/models/adapters."""
+    best_of: tuple[Annotated[str, Field(pattern=f"^{BEST_OF}$")], ...] = ()
+    """Additional best-of-n names to serve, besides those that the config uses elsewhere. `sft+best8` samples 8 answers
+    from `sft` and returns the one with the highest score of the reward model."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "float32"
+    """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
+    auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
+    the default."""
+    quantization: Literal["trained"] | Quantization = "trained"
+    """Quantisation of the served weights. trained: that on which the served adapters were trained, since an adapter
+    writes other texts on other weights; none: the weights of the base's files; nf4: 4 bits, as in
+    train.quantization."""
+    api_key_env: str | None = None
+    """Environment variable that holds comma-separated API keys, one of which every route but /health then requires;
+    None: no key is needed."""
+    hand_over: bool = False
+    """If true, clients of /v1/* may load any adapter on this machine and sample by token ids (needed for `generation`
+    of PPO and GRPO)."""

@@ -1,0 +1,139 @@
+"""Protocols of the roles. Each has one or two methods, and implementations need not inherit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from retroformer.method.records import Memory, Record, Reflection, Step, Task, Tool, Trajectory, Transition, Usage
+
+ReturnOf = Callable[[Trajectory], float]
+"""Function that computes a return of a stored attempt other than the stored one."""
+
+
+class Scene(Record):
+    """All that an actor sees when it chooses its next action."""
+
+    task: Task
+    opening: str
+    steps: tuple[Step, ...]
+    memory: Memory
+    choices: tuple[str, ...] = ()
+    """Actions that are possible now, if the environment lists them."""
+    tools: tuple[Tool, ...] | None = None
+    """Tools that can be called now, if the environment lists them with its transitions."""
+    seed: int = 0
+    """Seed of this action, for actors that sample: it is the same in every run and differs at every step."""
+
+
+class Move(Record):
+    """Decision of an actor. The thought may be empty."""
+
+    action: str
+    thought: str = ""
+    usage: Usage = Usage()
+    refusal: str = ""
+    """Observation of an action that cannot be done, such as a tool call with unreadable arguments: it is a step, but
+    the environment does not see it. Empty: the environment answers."""
+    then: tuple["Move", ...] = ()
+    """Further actions of the same decision, done in turn before the actor is asked again; the first holds the usage."""
+
+
+class OfferedActions(NamedTuple):
+    """The actions of a scene among which an actor chooses, as its model reads them. None is offered twice."""
+
+    prompt: str
+    """The text that the model continues."""
+    continuations: tuple[str, ...]
+    """Continuation by which the model chooses each action; none is the beginning of another."""
+    actions: tuple[str, ...]
+    """The same actions in the grammar of the environment."""
+
+
+class Environment(Protocol):
+    """Text world in this process that plays one episode after another."""
+
+    def reset(self, task: Task) -> Transition:
+        """Start an episode; the transition's observation is the opening."""
+        ...
+
+    def step(self, action: str) -> Transition:
+        """Do one action, which may be any text: the environment answers a meaningless action and never raises."""
+        ...
+
+
+class Taskset(Protocol):
+    """Source of an environment's tasks."""
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return all tasks of the configured split, in the official order, without opening them.
+
+        Raises:
+            MissingInput: the data are missing; the message says how to get them.
+        """
+        ...
+
+    def environment(self) -> Environment:
+        """Return a fresh environment that can play any of these tasks."""
+        ...
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """Taskset that can identify the data of its tasks."""
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of these data, or "" if the tasks are generated. Raises MissingInput."""
+        ...
+
+
+class Episode(Protocol):
+    """One episode of an environment, played from the event loop."""
+
+    async def reset(self) -> Transition:
+        """Start the episode. Raises EnvironmentFailure."""
+        ...
+
+    async def step(self, action: str) -> Transition:
+        """Do one action. Raises EnvironmentFailure."""
+        ...
+
+
+class Actor(Protocol):
+    """Model that acts. It is frozen: Retroformer trains only the reflector."""
+
+    async def act(self, scene: Scene) -> Move:
+        """Choose the next action. Raises EndpointFailure if the call of its model failed."""
+        ...
+
+
+class Reflector(Protocol):
+    """Model that reflects on a failure and writes advice."""
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Write advice for the next trial. `seed` makes candidates differ yet reproducible. Raises EndpointFailure."""
+        ...
+
+
+class Judgement(Record):
+    """Verdict of an evaluator on an attempt."""
+
+    solved: bool
+    usage: Usage = Usage()
+
+
+class Evaluator(Protocol):
+    """Model that judges an attempt without the true outcome (Reflexion, section 3)."""
+
+    async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
+        """Judge if the attempt, with this last answer of the environment, solved its task. Raises EndpointFailure."""
+        ...
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The three models of Reflexion: an actor, a reflector and an evaluator."""
+
+    actor: Actor
+    reflector: Reflector
+    evaluator: Evaluator | None = None
+    """Evaluator of attempts; None: the agent sees the true outcome."""

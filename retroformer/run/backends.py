@@ -1,0 +1,115 @@
+"""Backends play the tasks of a stage on other machines; installed packages offer them by entry points.
+
+An entry point of the group `retroformer.backends` names a `Backend`: NAME = "module:function". With the name `local`
+there is none: the stage plays in its own process.
+
+A backend has workers. Each opens a player once, which starts what rollouts need, and gives it one chunk of tasks after
+another. Task ids go in and counts come out; facts go from the worker to the store. A chunk may be played again, because
+its worker was lost: what is stored is not repeated.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol, TypeAlias
+
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.plugins import load_plugin
+from retroformer.run.ledger import Ledger
+from retroformer.run.progress import Tally
+from retroformer.run.schedule import Work, work_through
+from retroformer.run.store.reading import chunks
+
+ENTRY_POINTS = "retroformer.backends"
+"""Entry point group of backends."""
+LOCAL = "local"
+_TASKS_AT_ONCE = 8
+"""Number of tasks that a worker gets at once."""
+
+
+class Chunk(NamedTuple):
+    """Tasks of an arm that are played together."""
+
+    arm: str
+    task_ids: tuple[str, ...]
+
+
+class Played(NamedTuple):
+    """What came of a chunk."""
+
+    finished: int
+    """Number of finished tasks."""
+    events: Counter[str]
+    """Number of each outcome, and of reflections."""
+    unfinished: frozenset[str]
+    """Ids of tasks that the infrastructure left unfinished."""
+
+
+Play: TypeAlias = Callable[[Chunk], Awaitable[Played]]
+"""Plays a chunk. Raises RetroformerError if nothing more can be played, such as BudgetExhausted or StoreError."""
+OpenPlayer: TypeAlias = Callable[[LoadedConfig], AbstractAsyncContextManager[Play]]
+"""Starts what rollouts need and yields what plays them. A function of a module, so that workers can import it."""
+
+
+Done: TypeAlias = Callable[[Chunk, Played], None]
+"""Called with each chunk that was played, and what came of it."""
+
+
+class Backend(Protocol):
+    """Plays chunks in any order, and each at least once."""
+
+    async def __call__(
+        self, open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Done
+    ) -> None:
+        """Play all chunks, and call `done` after each.
+
+        Raises:
+            RetroformerError: the error of a chunk, or the backend cannot be used; chunks in work may be lost.
+        """
+        ...
+
+
+def backend_of(name: str) -> Backend:
+    """Return a backend. Raises ConfigError or MissingInput, as `load_plugin` does."""
+    backend: Backend = load_plugin(ENTRY_POINTS, name, "backend")
+    return backend
+
+
+async def play_elsewhere(
+    name: str,
+    open_player: OpenPlayer,
+    config: LoadedConfig,
+    tasks_of_arms: Mapping[str, Sequence[str]],
+    counts: Tally,
+) -> dict[str, set[str]]:
+    """Play the tasks of each arm with the workers of a backend, the arms in their order.
+
+    Returns the ids of the tasks that the infrastructure left unfinished, by arm. Raises as a backend does.
+    """
+    unfinished: dict[str, set[str]] = {arm: set() for arm in tasks_of_arms}
+
+    def done(chunk: Chunk, played: Played) -> None:
+        counts.counts.update(played.events)
+        counts.done((), played.finished)
+        unfinished[chunk.arm].update(played.unfinished)
+
+    parts = ((arm, part) for arm, ids in tasks_of_arms.items() for part in chunks(ids, _TASKS_AT_ONCE))
+    shares = [Chunk(arm, tuple(part)) for arm, part in parts]
+    await backend_of(name)(open_player, config, shares, done)
+    return unfinished
+
+
+async def play_chunk(ledger: Ledger, work: Work, concurrency: int) -> Played:
+    """Play the tasks of a chunk in this process. Raises as `work_through` does."""
+    experience, events = work.experience, Counter[str]()
+
+    def count(event: str) -> None:
+        events[event] += 1
+
+    experience.on_event = count
+    await work_through(
+        ledger, [work], concurrency, lambda attempts, _: events.update(attempt.outcome for attempt in attempts)
+    )
+    unfinished = frozenset(experience.unfinished)
+    experience.unfinished.clear()
+    return Played(len(work.tasks) - len(unfinished), events, unfinished)

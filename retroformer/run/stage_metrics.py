@@ -1,0 +1,168 @@
+"""Metrics of a finished training stage, in metrics.json beside its adapter, for train and for eval."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from retroformer.config.experiment import Experiment
+from retroformer.errors import DamagedFile, MissingInput, first_line
+from retroformer.files.bounded import MIB, read_text
+
+METRICS = "metrics.json"
+_LONGEST_BYTES = 256 * MIB
+
+
+class TrainingTasks(BaseModel):
+    """Tasks of one environment whose attempts an adapter was trained on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    seed: int | None
+    """Seed of the experiment if it decides what these tasks are, as for generated games."""
+    tasks: tuple[str, ...]
+    """Ids, sorted."""
+
+    def are_of(self, experiment: Experiment) -> bool:
+        """Return True if an id stands for the same task in this training and in the experiment."""
+        return (self.environment, self.seed) == _identity(experiment)
+
+
+def training_tasks(experiment: Experiment, tasks: Iterable[str]) -> TrainingTasks:
+    """Return these tasks of an experiment as training tasks."""
+    environment, seed = _identity(experiment)
+    return TrainingTasks(environment=environment, seed=seed, tasks=tuple(sorted(set(tasks))))
+
+
+def _identity(experiment: Experiment) -> tuple[str, int | None]:
+    """Return the environment's name, and the seed if task ids stand for other tasks under another seed."""
+    section = experiment.environment
+    return section.name, experiment.seed if section.seeded_tasks else None
+
+
+class StageMetrics(BaseModel):
+    """Inputs of a stage, its cost, and its measures. Stages may add measures of their own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    stage: str = ""
+    fingerprint: str = ""
+    """Sha256 of everything that determines the weights."""
+    inputs: dict[str, Any] = {}
+    """What the fingerprint is computed from: hashes of base, data and adapters, and settings."""
+    adapter_sha256: str | None = None
+    samples: int | None = None
+    """Training texts of imitation."""
+    pairs: int | None = None
+    """Training pairs of the reward model and of DPO."""
+    prompts: int | None = None
+    """Training prompts of PPO and GRPO."""
+    training_tasks: tuple[str, ...] = ()
+    """Ids of all tasks whose attempts the stage or the adapters it starts from were trained on, sorted. They are of one
+    environment; `training_domains` has those of several."""
+    training_environment: str = ""
+    """Name of the environment of these tasks."""
+    training_seed: int | None = None
+    """Seed of the experiment if it decides what these tasks are, as for generated games."""
+    training_domains: tuple[TrainingTasks, ...] = ()
+    """Tasks of each environment if there are several."""
+    steps: int | None = None
+    """Optimiser steps of a stage on recorded data."""
+    updates: int | None = None
+    """Updates of the policy by PPO, GRPO and SAC."""
+    episodes: int | None = None
+    """Episodes that SAC played."""
+    env_steps: int | None = None
+    """Steps of the environment in these episodes."""
+    resumed_from_step: int = 0
+    resumed_from_update: int = 0
+    resumed_from_episode: int = 0
+    tokens: int = 0
+    """Tokens trained on."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Seconds of all processes, like `seconds` since the stage was last started."""
+    peak_memory_bytes: int = 0
+    losses: tuple[float, ...] = ()
+    """Loss of each step."""
+    history: tuple[dict[str, Any], ...] = ()
+    """Measures of each update by name, such as `score` and `kl`."""
+    held_out_pairs: int = 0
+    held_out_accuracy: float = 0.0
+    """Share of held-out pairs in which the better reflection scores higher."""
+    train_score_mean: float | None = None
+    train_score_deviation: float | None = None
+    """Mean and standard deviation of a reward model's scores on its training texts."""
+
+    @property
+    def recorded_tasks(self) -> tuple[TrainingTasks, ...] | None:
+        """Tasks of the training by environment; None if those of an adapter it started from are unknown."""
+        if self.training_domains:
+            return self.training_domains
+        if "training_tasks" not in self.model_fields_set:
+            return None
+        only = TrainingTasks(environment=self.training_environment, seed=self.training_seed, tasks=self.training_tasks)
+        return (only,)
+
+    @property
+    def whole_cpu_seconds(self) -> float | None:
+        """CPU seconds of the stage; None if it was resumed, since only those after that were measured."""
+        resumed = self.resumed_from_step or self.resumed_from_update or self.resumed_from_episode
+        return None if resumed else self.cpu_seconds
+
+    def measure(self, name: str) -> Any:
+        """Return a measure by its name in the file, or None if the stage did not write it."""
+        return getattr(self, name) if name in self.model_fields_set else None
+
+
+def first_and_last(values: Sequence[float], most: int = 5) -> tuple[float, float] | None:
+    """Return the means of the first and of the last values, since those of single batches are noisy.
+
+    Each is over `most` values, or fewer of a short curve, so that no value counts in both. None if there are fewer than
+    two values.
+    """
+    size = min(most, len(values) // 2)
+    return (fmean(values[:size]), fmean(values[-size:])) if size else None
+
+
+def read_metrics(folder: Path) -> StageMetrics:
+    """Read the metrics of the stage whose adapter is in `folder`.
+
+    Raises:
+        MissingInput: there are none.
+        DamagedFile: the file is not what a stage writes.
+    """
+    path = folder / METRICS
+    try:
+        return StageMetrics.model_validate(json.loads(read_text(path, _LONGEST_BYTES)))
+    except MissingInput:
+        raise  # It is too large, or no regular file.
+    except FileNotFoundError:
+        raise MissingInput(f"No {path}: {how_to_replace(folder)}") from None
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"])) or "the whole file"
+        raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {how_to_replace(folder)}") from None
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged ({first_line(error)}): {how_to_replace(folder)}") from None
+
+
+def recorded_tasks(folder: Path) -> tuple[TrainingTasks, ...] | None:
+    """Return the tasks that the adapter in `folder` was trained on; None if no metrics there record any.
+
+    Raises:
+        DamagedFile: the file is not what a stage writes.
+    """
+    return read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
+
+
+def how_to_replace(folder: Path) -> str:
+    """Return the end of an error message: how to get the files of a stage's folder again."""
+    return (
+        f"put the folder back from a copy, or delete {folder} and run "
+        f"`retroformer train {folder.name.partition('-')[0]} EXPERIMENT.yaml` to train it again."
+    )

@@ -1,0 +1,279 @@
+"""Checksums of facts: what a disk or a program has changed is noticed before it is trained on or reported.
+
+They detect damage, not malice: whoever can write to a store can also compute them. A deleted row is not detected.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.errors import ConfigError, MissingInput, StoreError
+from retroformer.files import durable
+from retroformer.files.text import sha256_of
+from retroformer.method.records import Reflection, Trajectory
+from retroformer.run.store.database import Database
+from retroformer.run.store.schema import (
+    ACCOUNTS,
+    ARMS,
+    CHECKSUM,
+    CONDITIONS,
+    INVALIDS,
+    KEY,
+    REFLECTIONS,
+    TRAJECTORIES,
+    UNDECLARED,
+    USAGE,
+)
+
+_FACTS = (TRAJECTORIES, REFLECTIONS, INVALIDS)
+_NUMBER = "id"
+"""Column that the database fills, so no checksum covers it."""
+
+
+def checksum(row: Mapping[str, Any]) -> str:
+    """Return the hexadecimal sha256 of a fact's columns."""
+    # Databases and drivers differ in whether a truth value or a whole number comes back as what it went in as.
+    return sha256_of(
+        {
+            name: float(value) if isinstance(value, int | float) else value
+            for name, value in row.items()
+            if name not in (CHECKSUM, _NUMBER)
+        }
+    )
+
+
+def check_facts(database: Database, experiment: str) -> None:
+    """Read all facts of an experiment once. Raises StoreError if some differ from what was stored.
+
+    It takes about a second for each 100 MB.
+    """
+    for fault in _faults(database, experiment):
+        raise StoreError(
+            f"The store {database.url} is damaged ({fault}): restore a copy of it, or save its undamaged facts into a "
+            "new file with `retroformer recover EXPERIMENT.yaml`."
+        )
+
+
+def _faults(database: Database, experiment: str) -> Iterator[str]:
+    if database.dialect == "sqlite":
+        # It compares the indexes, from which returns and counts are read, with the tables.
+        (first,) = database.read(lambda connection: connection.exec_driver_sql("PRAGMA integrity_check(1)").one())
+        if first != "ok":
+            yield " ".join(str(first).split())
+    conditions, spent = set[tuple[str, str]](), dict[str, list[float]]()
+    for table in _FACTS:
+        for row in database.stream(sa.select(table).where(_of(table, experiment))):
+            fact = row._asdict()
+            if fact[CHECKSUM] != checksum(fact):
+                key = ", ".join(f"{name} {fact[name]!r}" for name in KEY)
+                yield f"the row of {key} in {table.name} is not what was stored"
+            if table is not INVALIDS:
+                conditions.add((fact["arm"], fact["conditions_sha256"]))
+            sums = spent.setdefault(fact["arm"], [0.0] * len(USAGE))
+            spent[fact["arm"]] = [total + fact[name] for total, name in zip(sums, USAGE, strict=True)]
+    # Another stage may add facts meanwhile. What they are bound and charged to is therefore read after them.
+    yield from _faults_of_conditions(database, experiment, conditions)
+    yield from _faults_of_accounts(database, experiment, spent)
+
+
+def _faults_of_conditions(database: Database, experiment: str, used: Set[tuple[str, str]]) -> Iterator[str]:
+    """Compare the conditions of the arms, by hash, with those of their facts."""
+    bound = dict(_rows(database, sa.select(ARMS.c.arm, ARMS.c.conditions_sha256).where(_of(ARMS, experiment))))
+    for arm, sha256 in sorted(used):
+        if bound.get(arm) != sha256:
+            yield f"the arm {arm!r} is bound to other conditions than those of its facts"
+    for sha256, record in _rows(database, sa.select(CONDITIONS.c.sha256, CONDITIONS.c.record)):
+        if sha256 not in (UNDECLARED, hashlib.sha256(record.encode()).hexdigest()):
+            yield "conditions of an arm are not what was stored"
+
+
+def _faults_of_accounts(database: Database, experiment: str, spent: Mapping[str, list[float]]) -> Iterator[str]:
+    """Compare the accounts with the facts. They may hold more, as calls without a fact are charged, too."""
+    accounts = sa.select(ACCOUNTS.c.arm, *(ACCOUNTS.c[name] for name in USAGE)).where(_of(ACCOUNTS, experiment))
+    charged = {arm: used for arm, *used in _rows(database, accounts)}
+    for arm, sums in spent.items():
+        rounding = 1e-6 * sums[-1]
+        if any(total < least - rounding for total, least in zip(charged.get(arm, [0] * len(USAGE)), sums, strict=True)):
+            yield f"the account of {arm!r} is smaller than what its facts have used"
+
+
+def _rows(database: Database, query: sa.Select[Any]) -> Sequence[tuple[Any, ...]]:
+    return [tuple(row) for row in database.read(lambda connection: connection.execute(query).all())]
+
+
+def _of(table: sa.Table, experiment: str) -> sa.ColumnElement[bool]:
+    return table.c.experiment == experiment
+
+
+_SMALLEST_ROW_BYTES = 100
+"""Lower bound of a row's size. It bounds the row numbers of a file, up to which the search continues past unreadable
+rows."""
+_ROWS_AT_ONCE = 500
+_ROW_NUMBER = "rowid_"
+_COPIED = (CONDITIONS.name, ARMS.name, TRAJECTORIES.name, REFLECTIONS.name, INVALIDS.name)
+
+
+class Recovered(NamedTuple):
+    """Numbers of recovered facts, and the new file."""
+
+    trajectories: int
+    reflections: int
+    path: Path
+
+
+def recover(url: str | SecretUrl) -> Recovered:
+    """Copy every readable fact of the SQLite file at `url` into a new file beside it. The old file is not changed.
+
+    Raises:
+        ConfigError: `url` is not the address of a SQLite file.
+        MissingInput: the file does not exist.
+        StoreError: nothing in it can be read, or the new file exists already or cannot be written.
+    """
+    damaged = _file(SecretUrl(url))
+    saved = damaged.with_name(f"{damaged.stem}.recovered{damaged.suffix}")
+    if saved.exists():
+        raise StoreError(f"{saved} exists already: move it away and run again.")
+    # Every run uses the same name, so that it removes what a killed run has left.
+    unfinished = damaged.with_name(f".{saved.name}.unfinished")
+    _remove(unfinished)
+    try:
+        counts = _copy(damaged, unfinished)
+        if not counts["trajectories"] + counts["reflections"]:
+            raise StoreError(f"Nothing in {damaged} can be read: restore a copy of it.")
+        _complete(unfinished)
+        durable.rename(unfinished, saved)
+    except sqlite3.Error as error:
+        raise StoreError(f"{saved} cannot be written ({error}): check the disk and run again.") from error
+    finally:
+        _remove(unfinished)
+    return Recovered(counts["trajectories"], counts["reflections"], saved)
+
+
+def _file(url: SecretUrl) -> Path:
+    """Return the file of a SQLite store. Raises ConfigError, MissingInput."""
+    try:
+        parsed = sa.make_url(url.secret_url())
+    except (sa.exc.ArgumentError, ValueError):
+        raise ConfigError(f"store={url} is not the address of a store: write it as sqlite:///PATH.") from None
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        raise ConfigError("Only a SQLite store is one file that can be recovered: use the backups of your server.")
+    damaged = Path(parsed.database)
+    if not damaged.is_file():
+        raise MissingInput(f"No store at {damaged}: nothing to recover.")
+    return damaged
+
+
+def _remove(database: Path) -> None:
+    """Remove a SQLite file and its journals, which SQLite would apply to the next file with this name."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+
+
+def _copy(damaged: Path, target: Path) -> dict[str, int]:
+    """Copy readable rows into tables with the damaged file's definitions. Return their number by table."""
+    counts: dict[str, int] = dict.fromkeys(_COPIED, 0)
+    address = f"{damaged.resolve().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
+        source.row_factory = sqlite3.Row
+        for table, definition in _definitions(source).items():
+            copy.execute(definition)
+            before = copy.total_changes
+            for rows in _readable(source, table, 2 + damaged.stat().st_size // _SMALLEST_ROW_BYTES):
+                values = [tuple(row)[1:] for row in rows if _is_whole(table, row)]
+                places = ", ".join("?" * (len(rows[0]) - 1))
+                # IGNORE skips rows that lack a required value.
+                copy.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
+            counts[table] = copy.total_changes - before
+        copy.commit()
+    return counts
+
+
+def _definitions(source: sqlite3.Connection) -> dict[str, str]:
+    """Return the CREATE statements of the file's tables by name; empty if their list cannot be read."""
+    try:
+        statements = dict(source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+    except sqlite3.DatabaseError:
+        return {}
+    return {table: statements[table] for table in _COPIED if table in statements}
+
+
+def _complete(path: Path) -> None:
+    """Create the missing tables, and fill those that are derived from the facts."""
+
+    def fill(connection: sa.Connection) -> None:
+        _fill_arms(connection)
+        _fill_accounts(connection)
+
+    url = sa.URL.create("sqlite", database=str(path)).render_as_string()
+    with closing(Database(url)) as database:
+        database.write(fill)
+
+
+def _fill_arms(connection: sa.Connection) -> None:
+    """Bind every unbound arm that has facts to the conditions of its facts."""
+    facts = sa.union(*(sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS)))
+    arms = facts.subquery()
+    bound = sa.exists().where(ARMS.c.experiment == arms.c.experiment, ARMS.c.arm == arms.c.arm)
+    unbound = (
+        sa.select(arms.c.experiment, arms.c.arm, sa.func.min(arms.c.conditions_sha256))
+        .where(~bound)
+        .group_by(arms.c.experiment, arms.c.arm)
+    )
+    connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], unbound))
+
+
+def _fill_accounts(connection: sa.Connection) -> None:
+    """Fill the accounts, which must be empty, with the usage of every arm's facts."""
+    consumed = sa.union_all(
+        *(
+            sa.select(table.c.experiment, table.c.arm, *(table.c[name] for name in USAGE))
+            for table in (TRAJECTORIES, REFLECTIONS, INVALIDS)
+        )
+    ).subquery()
+    sums = [sa.func.sum(consumed.c[name]) for name in USAGE]
+    totals = sa.select(consumed.c.experiment, consumed.c.arm, *sums).group_by(consumed.c.experiment, consumed.c.arm)
+    connection.execute(ACCOUNTS.insert().from_select(["experiment", "arm", *USAGE], totals))
+
+
+def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[list[sqlite3.Row]]:
+    """Yield the readable rows of a table in the order of their row numbers, which are below `most`."""
+    ranges = [(0, most)]
+    while ranges:
+        low, high = ranges.pop()
+        query = f"select rowid as {_ROW_NUMBER}, * from {table} where rowid >= ? and rowid < ? order by rowid limit ?"
+        try:
+            rows = source.execute(query, (low, high, _ROWS_AT_ONCE)).fetchall()
+        except sqlite3.DatabaseError:
+            if high - low > 1:
+                middle = (low + high) // 2
+                ranges += [(middle, high), (low, middle)]
+            continue
+        if rows:
+            yield rows
+        if len(rows) == _ROWS_AT_ONCE:
+            ranges.append((rows[-1][_ROW_NUMBER] + 1, high))
+
+
+def _is_whole(table: str, row: sqlite3.Row) -> bool:
+    """Return True if a row is what was stored, as far as its checksum or its JSON tells."""
+    try:
+        # A row itself iterates over its values.
+        columns = {name: row[name] for name in row.keys() if name != _ROW_NUMBER}  # noqa: SIM118
+        if CHECKSUM in columns and columns[CHECKSUM] != checksum(columns):
+            return False
+        if table == TRAJECTORIES.name:
+            Trajectory.model_validate_json(row["record"])
+        elif table == REFLECTIONS.name:
+            Reflection.model_validate_json(row["record"])
+        elif table == CONDITIONS.name:
+            json.loads(row["record"])
+    except (ValueError, TypeError, IndexError):
+        return False
+    return True

@@ -1,0 +1,305 @@
+"""Connections to a SQLite file or a PostgreSQL server. Temporary errors are retried; others raise StoreError."""
+
+import itertools
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
+
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.errors import RetroformerError, StoreError
+from retroformer.run.store.schema import METADATA, check_foreign
+
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS = 60.0
+"""Time for which a transaction is retried after temporary errors, such as a server restart."""
+_LOCK_SECONDS = 30
+"""Time for which a SQLite writer waits for another writer."""
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 5.0
+_OF_NETWORK = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
+"""Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
+_READING = {"options": "-c default_transaction_read_only=on"}
+_LONGEST_MIB = 64
+"""Longest value that is read from a SQLite file that may come from a stranger."""
+_ROWS_AT_ONCE = 1000
+"""Number of rows of a stream in memory at a time."""
+
+_DATABASES = ("sqlite", "postgresql")
+"""Schemes of the addresses of stores, without the driver."""
+_PASSING_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
+"""SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
+_PASSING_WORDS = (
+    "database is locked",
+    "database table is locked",
+    "connection failed",
+    "connection refused",
+    "server closed the connection",
+    "consuming input failed",
+    "the connection is closed",
+    "the connection is lost",
+    "terminating connection",
+    "starting up",
+    "shutting down",
+)
+
+_CREATING = 0x726574726F
+"""Key of PostgreSQL's advisory lock on creating the tables: the letters of `retro`."""
+
+_log = logging.getLogger(__name__)
+
+
+class Database:
+    """Database of the store. Any thread may run transactions on its tables."""
+
+    def __init__(
+        self, url: str | SecretUrl, patience_seconds: float = PATIENCE_SECONDS, *, read_only: bool = False
+    ) -> None:
+        """Connect, and create missing tables; with `read_only`, change nothing. Raises StoreError."""
+        self._patience, self._closing = patience_seconds, threading.Event()
+        self.url = SecretUrl(url)
+        # The pool would log, with a traceback, errors that are retried or raised here.
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+        with self._translated():
+            parsed = _parsed(self.url)
+            self._file = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+            if self._file is not None and not read_only:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+            networked = parsed.get_backend_name() == "postgresql"
+            arguments = _OF_NETWORK | (_READING if read_only else {}) if networked else {}
+            self._engine = sa.create_engine(_for_reading(parsed) if read_only else parsed, connect_args=arguments)
+            self.dialect = self._engine.dialect.name
+            if self.dialect == "sqlite":
+                event.listen(self._engine, "connect", _tune_reader if read_only else _tune_sqlite)
+                event.listen(self._engine, "begin", _begin_sqlite)
+            try:
+                if read_only:
+                    self._check_tables()
+                else:
+                    self._create_tables()
+            except BaseException:
+                self._engine.dispose()
+                raise
+            self._inode = self._file and self._file.stat().st_ino
+
+    def read(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run `work` in a read-only transaction. Raises StoreError."""
+        return self._patiently(lambda: self._in_transaction(self._engine, work))
+
+    def write(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run `work` in a transaction, all or nothing, and repeat it after a temporary error. Raises StoreError.
+
+        If the connection is lost during the commit, the commit may have succeeded, but the transaction is repeated
+        anyway. Facts are still stored only once, but their usage may be counted twice.
+        """
+        if self._file is not None and (not self._file.exists() or self._file.stat().st_ino != self._inode):
+            raise StoreError(
+                f"The file of the store {self.url} was removed or replaced while it was in use: put it back and run "
+                "again."
+            )
+        engine = self._engine.execution_options(writes=True)
+        return self._patiently(lambda: self._in_transaction(engine, work))
+
+    def stream(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
+        """Yield the rows of a query, with a thousand in memory at a time. Raises StoreError.
+
+        The start is retried if the database does not answer; a connection lost between two rows is an error.
+        """
+        with self._translated():
+            connection, rows = self._patiently(lambda: self._opened(query))
+            with connection, closing(rows):
+                yield from rows
+
+    def _opened(self, query: sa.Select[Any]) -> tuple[sa.Connection, sa.CursorResult[Any]]:
+        connection = self._engine.connect()
+        try:
+            return connection, connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+        except BaseException:
+            connection.close()
+            raise
+
+    @staticmethod
+    def _in_transaction(engine: sa.Engine, work: Callable[[sa.Connection], Result]) -> Result:
+        with engine.begin() as connection:
+            return work(connection)
+
+    def give_up(self) -> None:
+        """Stop retrying: the error of a server that does not answer is raised now."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.give_up()
+        self._engine.dispose()
+
+    def _patiently(self, work: Callable[[], Result]) -> Result:
+        give_up = None
+        with self._translated():
+            for pause in _pauses():
+                try:
+                    return work()
+                except exc.DBAPIError as error:
+                    now = time.monotonic()
+                    give_up = give_up or now + self._patience
+                    if not _passes(error) or now + pause > give_up:
+                        raise
+                    _log.warning("The store %s does not answer (%s): trying again.", self.url, _reason(error))
+                    if self._closing.wait(pause):
+                        raise
+        raise AssertionError("unreachable: the pauses never end")
+
+    def _create_tables(self) -> None:
+        with self._engine.execution_options(writes=True).begin() as connection:
+            if self.dialect == "postgresql":
+                # IF NOT EXISTS does not help against another stage that creates the same table at the same time.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+            for table in METADATA.sorted_tables:
+                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+                for index in table.indexes:
+                    connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
+
+    def _check_tables(self) -> None:
+        """Raise StoreError if no stage wrote a table of facts, or if it lacks a column."""
+        if self.dialect == "sqlite":
+            with self._engine.connect() as connection:
+                check_foreign(connection, str(self.url))
+        inspector = sa.inspect(self._engine)
+        for table in METADATA.sorted_tables:
+            stored = (
+                {column["name"] for column in inspector.get_columns(table.name)}
+                if inspector.has_table(table.name)
+                else set()
+            )
+            if not stored >= set(table.columns.keys()):
+                raise StoreError(
+                    f"The store {self.url} lacks the table {table.name!r} or a column of it, so this version did not "
+                    "write it: name another store."
+                )
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
+            if isinstance(error, RetroformerError):
+                raise  # It is of an import: the transaction has read its facts from a file.
+            reason = _reason(error)
+            raise StoreError(f"The store {self.url} cannot be used ({reason}): {_hint(reason)}.") from error
+
+
+def insert_into(table: sa.Table, connection: sa.Connection) -> "postgresql.Insert | sqlite.Insert":
+    """Return an INSERT of the dialect, which supports ON CONFLICT clauses."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _parsed(url: SecretUrl) -> sa.URL:
+    """Parse the address of a store. Raises StoreError, whose message never contains the password."""
+    secret = url.secret_url()
+    authority = secret.partition("://")[2].partition("/")[0]
+    if authority.count("@") > 1:
+        raise StoreError("The address of the store has a password with an @ in it: write that as %40.")
+    scheme, slashes, rest = secret.partition("://")
+    if not slashes or scheme.partition("+")[0] not in _DATABASES or "://" in rest.partition("?")[0]:
+        raise StoreError(
+            f"A store is an SQLite file or a PostgreSQL database, not {url}: name it as in sqlite:///runs/my.db or "
+            "postgresql+psycopg://user@host/name. `retroformer push` and `pull` copy adapters and ratings to and from "
+            "a bucket."
+        )
+    try:
+        parsed = sa.make_url(secret)
+    except ValueError:
+        raise StoreError(f"The address of the store {url} cannot be read: check its port.") from None
+    in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
+    if parsed.get_backend_name() == "sqlite" and in_memory:
+        raise StoreError(
+            f"The store {url} names no file, so nothing would be kept: name one, as in sqlite:///runs/my.db."
+        )
+    return parsed
+
+
+def _for_reading(parsed: sa.URL) -> sa.URL:
+    """Return the address by which SQLite opens a file without changing it."""
+    if parsed.get_backend_name() != "sqlite":
+        return parsed
+    path = Path(str(parsed.database)).absolute()
+    return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
+
+
+def _pauses() -> Iterator[float]:
+    return (min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**number) for number in itertools.count())
+
+
+def _passes(error: exc.DBAPIError) -> bool:
+    """Return True if the same transaction may succeed a little later."""
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return str(state).startswith(_PASSING_STATES)
+    words = str(error.orig).lower()
+    return error.connection_invalidated or any(passing in words for passing in _PASSING_WORDS)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def _hint(reason: str) -> str:
+    if "full" in reason or "No space" in reason:
+        return "free some space and run again"
+    if "too big" in reason:
+        return f"a fact in it is longer than {_LONGEST_MIB} MiB, so it was not written by Retroformer; leave it out"
+    if "malformed" in reason or "not a database" in reason or "corrupt" in reason:
+        return (
+            "the file is damaged; restore a copy of it, or save its readable facts into a new file with "
+            "`retroformer recover EXPERIMENT.yaml`"
+        )
+    return "check that it can be reached and written and run again"
+
+
+def _tune_sqlite(connection: Any, _: object) -> None:
+    try:
+        _set_pragmas(connection)
+    except BaseException:
+        # The pool does not know the connection yet, so it would stay open.
+        connection.close()
+        raise
+
+
+def _tune_reader(connection: Any, _: object) -> None:
+    connection.isolation_level = None
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_MIB << 20)
+    connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
+
+
+def _set_pragmas(connection: Any) -> None:
+    # `_begin_sqlite` begins the transactions, not the driver.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
+    # WAL lets readers read while a stage writes, and a killed process loses nothing that was committed. SQLite does not
+    # wait for a lock when it switches to WAL, so one of two stages that open a new store at once would fail.
+    give_up = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A transaction that reads first and writes later fails if another one has written in between. A writer therefore
+    # takes the lock at the beginning, and waits for it.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,227 @@
+"""Facts to be stored, the columns of stored facts, and the texts of both.
+
+Every fact is cleaned here before it is stored, whatever model or environment its text came from: of what a database
+cannot hold (NUL and unpaired surrogates) and of API keys that a model repeats.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from retroformer.endpoint.secrets.redaction import redacted, redacted_data
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.errors import StoreError
+from retroformer.files.text import storable
+from retroformer.method.records import Key, Outcome, Record, Reflection, Trajectory, Usage
+from retroformer.run.store.schema import INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
+
+SomeRecord = TypeVar("SomeRecord", bound=Record)
+
+
+def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
+    """Return the record as it can be stored, and its JSON; a record without such text is returned unchanged."""
+    try:
+        text = record.model_dump_json()
+    except (PydanticSerializationError, UnicodeEncodeError):
+        text = ""
+    # JSON escapes NUL. The six characters may also come from a text with a backslash, which cleaning leaves unchanged.
+    if text and "\\u0000" not in text:
+        if (hidden := redacted_data(text)) == text:
+            return record, text
+        return type(record).model_validate_json(hidden), hidden
+    text = redacted_data(type(record).model_validate(_cleaned(record.model_dump())).model_dump_json())
+    return type(record).model_validate_json(text), text
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {name: _cleaned(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in value]
+    return value
+
+
+class NewTrajectory(NamedTuple):
+    """A valid attempt to be stored under its key."""
+
+    key: Key
+    trajectory: Trajectory
+
+
+class NewReflection(NamedTuple):
+    """Advice to be stored under the key of the trial that will use it."""
+
+    key: Key
+    previous_candidate: int
+    """Candidate of the previous trial that it reflects on."""
+    reflection: Reflection
+
+
+class NewInvalid(NamedTuple):
+    """A rollout or reflection that failed because of the infrastructure; its key stays free."""
+
+    key: Key
+    cause: str
+    usage: Usage
+
+
+NewFact = NewTrajectory | NewReflection | NewInvalid
+
+
+class Prepared(NamedTuple):
+    """A fact as a row of its table."""
+
+    key: Key
+    table: sa.Table
+    row: dict[str, Any]
+    record: Trajectory | Reflection | None
+    """The fact, with only characters that can be stored."""
+    usage: Usage
+
+
+def prepared(fact: NewFact) -> Prepared:
+    """Return the row of a fact, without experiment and conditions."""
+    match fact:
+        case NewTrajectory(key, trajectory):
+            trajectory, text = serialised(trajectory)
+            row = {
+                "split": trajectory.task.split,
+                "outcome": trajectory.outcome.value,
+                "ending": trajectory.ending.value,
+                "judged": trajectory.judged,
+                "episode_return": trajectory.episode_return,
+                "actions": len(trajectory.steps),
+                "record": text,
+            }
+            return _row(key, TRAJECTORIES, row, trajectory, trajectory.usage)
+        case NewReflection(key, previous_candidate, reflection):
+            reflection, text = serialised(reflection)
+            row = {
+                "previous_candidate": previous_candidate,
+                "text": reflection.text,
+                "model": reflection.author.model,
+                "adapter_sha256": reflection.author.adapter_sha256,
+                "record": text,
+            }
+            return _row(key, REFLECTIONS, row, reflection, reflection.usage)
+        case NewInvalid(key, cause, usage):
+            return _row(key, INVALIDS, {"cause": storable(redacted(cause))}, None, usage)
+
+
+def _row(
+    key: Key, table: sa.Table, row: dict[str, Any], record: Trajectory | Reflection | None, usage: Usage
+) -> Prepared:
+    spent = {name: getattr(usage, name) for name in USAGE}
+    stored_at = {"stored_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    return Prepared(key, table, key.model_dump() | row | spent | stored_at, record, usage)
+
+
+class StoredReflection(NamedTuple):
+    """A reflection under the key of the trial that used it, with the candidate of the previous trial it reflects on."""
+
+    key: Key
+    previous_candidate: int
+    reflection: Reflection
+    stored_at: datetime | None = None
+    """Time when it was stored, in UTC."""
+
+
+class AttemptRow(NamedTuple):
+    """Columns of an attempt, which can be read without its steps."""
+
+    task_id: str
+    trial: int
+    candidate: int
+    repeat: int
+    outcome: str
+    judged: bool | None
+    ending: str
+    episode_return: float
+    actions: int
+
+    @property
+    def failed(self) -> bool:
+        """True if the agent should retry, as in `Trajectory.failed`."""
+        return self.outcome == Outcome.FAILURE if self.judged is None else not self.judged
+
+
+class AdviceRow(NamedTuple):
+    """Columns of a reflection."""
+
+    task_id: str
+    trial: int
+    candidate: int
+    previous_candidate: int
+
+
+class ArmCounts(NamedTuple):
+    """Number of facts of an arm."""
+
+    attempts: int = 0
+    """Valid attempts."""
+    advice: int = 0
+    invalid: int = 0
+    """Attempts and reflections that failed because of the infrastructure."""
+
+
+class LiveRetry(NamedTuple):
+    """First retry of a story, with or without advice as it was drawn."""
+
+    task_id: str
+    advised: bool
+    returned: float
+    stored_at: datetime
+    """Time when it was stored, in UTC, without fractions of a second."""
+    adapter_sha256: str | None
+    """Adapter that wrote the advice; None without advice, or if it is unknown."""
+
+
+RatingRow = tuple[str, int, int, int, str, float, float, str | None]
+"""A reflection with the returns of the trial before it and of one repeat of the trial after it.
+
+The items are task id, trial, candidate, previous candidate, text, return before, return after, and the reflection as
+JSON or None. It is a plain tuple because one loop reads a million of them.
+"""
+
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class Parser:
+    """Parser of the texts of one store."""
+
+    def __init__(self, url: SecretUrl) -> None:
+        self._url = url
+
+    def record(self, kind: type[Parsed], text: str) -> Parsed:
+        """Parse a whole fact from its JSON."""
+        with self._of(kind.__name__.strip("_").lower()):
+            return kind.model_validate_json(text)
+
+    def values(self, kind: type[Parsed], columns: Mapping[str, Any]) -> Parsed:
+        """Check the columns of a row."""
+        with self._of(kind.__name__.strip("_").lower()):
+            return kind.model_validate(columns)
+
+    def time(self, text: str) -> datetime:
+        """Parse the time when a fact was stored."""
+        with self._of("time"):
+            return datetime.fromisoformat(text)
+
+    @contextmanager
+    def _of(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            fault = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise StoreError(
+                f"The store {self._url} holds a text that is no {what} ({fault}): restore a copy of it, or save "
+                "its readable facts into a new file with `retroformer recover EXPERIMENT.yaml`."
+            ) from error

@@ -1,0 +1,248 @@
+"""Tests that an agent is never made worse by its own errors, the reflector, the store, or the moment of closing."""
+
+import asyncio
+import random
+import shutil
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+import retroformer as rf
+from eval.play.preflight import refuse_trained_tasks
+from retroformer.errors import ConfigError, EndpointFailure, MissingInput, StoreError
+from retroformer.method.records import Outcome, Task
+from retroformer.run.store import Store
+from tests.support.codes import enter, facts, opens
+from tests.support.endpoint import Behaviour, Endpoint
+
+
+def test_an_error_of_the_first_attempt_is_raised_and_counted_as_invalid(coach: rf.Reflector, url: str) -> None:
+    @coach.improve(trials=3, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        raise rf.Invalid("The bank is closed.")
+
+    with pytest.raises(rf.Invalid, match=r"The bank is closed\."):
+        agent("Open 1")
+    attempts, ratings, invalid = facts(url)
+    assert (attempts, ratings, invalid) == ({}, [], ["Invalid: The bank is closed."])
+
+
+def test_an_error_of_a_retry_leaves_the_result_of_the_attempt_before(
+    coach: rf.Reflector, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @coach.improve(trials=3, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        if advice:
+            raise KeyError("key")
+        return enter("1", advice)
+
+    assert agent("Open 1") == "0000 fails; the note says 1"
+    assert "crashed; the best one counts" in caplog.text
+    assert facts(url)[2] == ["KeyError: 'key'"]
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour.UNAUTHORIZED, Behaviour.REFUSED, Behaviour.GARBAGE])
+def test_a_reflector_that_does_not_answer_costs_only_the_retries(
+    coach: rf.Reflector, server: Endpoint, url: str, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    @coach.improve(trials=3, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        return enter("7", advice)
+
+    server.behaviour = behaviour
+    assert agent("Open 7") == "0000 fails; the note says 7"
+    assert "is not retried: The model 'reflector' at" in caplog.text
+    server.behaviour = Behaviour.WELL
+    assert agent("Open 7") == "7 opens it"
+    attempts, ratings, invalid = facts(url)
+    assert (len(attempts), ratings, len(invalid)) == (3, [1.0], 1)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"output": "x", "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}},
+        {"output": {"a": 1}},
+        {"answer": "x", "steps": 3},
+        ("answer", 0.3),
+        ["a", "b"],
+        AIMessage("x"),
+        None,
+    ],
+    ids=str,
+)
+def test_whatever_a_working_agent_returns_is_returned_and_rated_by_the_score(
+    coach: rf.Reflector, url: str, returned: Any
+) -> None:
+    agent = coach.improve(trials=2, score=lambda task, answer: 1.0000000000000002)(lambda task, advice="": returned)
+    assert agent("Anything") is returned
+    assert [attempt.outcome for attempt in facts(url)[0].values()] == [Outcome.SUCCESS]
+
+
+def test_a_score_that_crashes_costs_neither_the_answer_nor_a_retry(
+    coach: rf.Reflector, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = coach.improve(trials=2, score=lambda task, answer: 1 / 0)(lambda task, advice="": "good")
+    assert agent("Anything") == "good"
+    assert facts(url)[::2] == ({}, ["ZeroDivisionError: division by zero"])
+    assert "could not be rated; the best one counts" in caplog.text
+
+
+class Unprintable:
+    """Object whose author did not think of text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+TASKS = [
+    "half \ud800",
+    {("a", 1): 2},
+    {"id": "\0"},
+    object(),
+    Unprintable(),
+    {"a": Unprintable()},
+    {"id": Unprintable()},
+]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=range(len(TASKS)))
+def test_a_task_of_any_kind_is_attempted(coach: rf.Reflector, url: str, task: Any) -> None:
+    assert coach.improve(trials=1, score=opens)(lambda task, advice="": "7 opens it")(task) == "7 opens it"
+    assert len(facts(url)[0]) == 1
+
+
+def test_an_agent_goes_on_without_advice_if_the_store_cannot_be_opened(
+    server: Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "stores").mkdir()
+    coach = rf.Reflector(server.url, store=f"sqlite:///{tmp_path}/stores/mine.db")
+    coach.close()
+    shutil.rmtree(tmp_path / "stores")
+    (tmp_path / "stores").touch()
+    assert coach.improve(trials=3, score=opens)(lambda task, advice="": "0 fails")("Open 7") == "0 fails"
+    assert "The agent runs without advice" in caplog.text
+
+
+def test_closing_waits_for_the_calls_in_progress(server: Endpoint, url: str) -> None:
+    coach = rf.Reflector(server.url, store=url, unadvised=0.0)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @coach.improve(trials=2, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        begun.set()
+        go_on.wait(60)
+        return enter(task, advice)
+
+    with ThreadPoolExecutor(2) as pool:
+        said = pool.submit(agent, "5")
+        assert begun.wait(60)
+        closed = pool.submit(coach.close)
+        go_on.set()
+        assert said.result(60) == "5 opens it"
+        closed.result(60)
+    assert facts(url)[1] == [1.0]
+
+
+def test_a_key_that_an_agents_error_shows_is_not_stored(
+    server: Endpoint, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "sk-proj-AAAABBBBCCCCDDDDEEEE1234567890"
+    monkeypatch.setenv("MY_KEY", key)
+    with rf.Reflector(server.url, store=url, api_key_env="MY_KEY", unadvised=0.0) as coach:
+
+        @coach.improve(trials=1, score=opens)
+        def agent(task: str, advice: str = "") -> str:
+            raise RuntimeError(f"401 Incorrect API key: {key}")
+
+        with pytest.raises(RuntimeError):
+            agent("Open 1")
+    (cause,) = facts(url)[2]
+    assert "401 Incorrect API key" in cause
+    assert key not in cause
+
+
+def test_a_seed_of_the_agents_own_does_not_decide_who_is_advised(server: Endpoint, url: str) -> None:
+    with rf.Reflector(server.url, store=url, unadvised=0.5) as coach:
+
+        @coach.improve(trials=1, score=opens)
+        def agent(task: str, advice: str = "") -> str:
+            random.seed(0)
+            return "0 fails"
+
+        for _ in range(60):
+            agent("Open 1")
+    # Half of 60, by chance: more than 10 is five standard deviations.
+    assert min(len(facts(url, arm)[0]) for arm in ("collect", "unadvised")) > 10
+
+
+def test_tasks_that_an_agent_lived_through_are_not_evaluated_on(coach: rf.Reflector, url: str) -> None:
+    coach.improve(trials=2, score=lambda task, answer: 0.0)(lambda task, advice="": "x")({"id": "refund-2"})
+    tasks = [Task(id=f"refund-{number}", environment="agent", split="held_out") for number in (2, 3)]
+    with (
+        closing(Store(url, "agent")) as store,
+        pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'refund-2'"),
+    ):
+        refuse_trained_tasks(store, tasks)
+
+
+def test_an_asynchronous_object_is_awaited_and_a_hidden_coroutine_refused(coach: rf.Reflector) -> None:
+    class Agent:
+        async def __call__(self, task: str, advice: str = "") -> str:
+            return enter(task, advice)
+
+    improved: Any = coach.improve(trials=2, score=opens)(Agent())
+    assert asyncio.run(improved("7")) == "7 opens it"
+    with pytest.raises(ConfigError, match="make it an `async def` function"):
+        coach.improve(trials=2, score=opens)(lambda task, advice="": Agent()(task, advice))("7")
+
+
+def test_an_agent_whose_answer_can_be_read_only_once_is_refused(coach: rf.Reflector) -> None:
+    def pieces(task: str, advice: str = "") -> Iterator[str]:
+        yield "opens it"
+
+    async def later(task: str, advice: str = "") -> AsyncIterator[str]:
+        yield "opens it"
+
+    for agent in (pieces, later):
+        with pytest.raises(ConfigError, match="is a generator, but only a complete answer can be rated"):
+            coach.improve(score=opens)(agent)
+    with pytest.raises(ConfigError, match="returned a generator, which can be read only once: return a list"):
+        coach.improve(score=opens)(lambda task, advice="": pieces(task))("Open 7")
+
+
+def test_a_decorator_in_the_wrong_place_and_an_asynchronous_score_are_refused(coach: rf.Reflector) -> None:
+    async def score(task: str, said: str) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match="of type classmethod: decorate a function, and put @improve below"):
+        coach.improve(score=opens)(classmethod(lambda cls, task, advice="": "opens it"))  # type: ignore[type-var]
+    with pytest.raises(ConfigError, match="The score function is async"):
+        coach.improve(score=score)(lambda task, advice="": "opens it")
+
+
+def test_what_cannot_work_is_refused_at_once(server: Endpoint, url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unadvised is 2: it must be a share"):
+        rf.Reflector(server.url, store=url, unadvised=2)
+    with pytest.raises(MissingInput, match="No prompt pack 'mine' for agent"):
+        rf.Reflector(server.url, store=url, prompts="mine")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError):
+        rf.Reflector(server.url, store=f"sqlite:///{tmp_path}/file/mine.db")
+    with rf.Reflector(server.url, store=url) as coach:
+        with pytest.raises(ConfigError, match="trials is 0: it must be at least 1"):
+            coach.improve(trials=0)
+        server.behaviour = Behaviour.UNAUTHORIZED
+        with pytest.raises(EndpointFailure):
+            coach.advise("Open 9", "0 fails")
+
+
+def test_a_closed_reflector_opens_again(coach: rf.Reflector, url: str) -> None:
+    coach.close()
+    assert coach.advise("Open 3", "0 fails; the note says 3").text == "Enter 3."

@@ -1,0 +1,53 @@
+"""Tests of `retroformer init`: what it writes runs, and it overwrites nothing."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collect.rate import rate_reflections
+from retroformer.__main__ import main
+from retroformer.coach.starter import FILES
+from retroformer.errors import ConfigError
+from tests.support.endpoint import Body, Endpoint, prompt_of
+from tests.support.runs import open_config
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("agent", None)
+
+
+def test_the_files_are_written_to_this_folder_or_a_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init"])
+    assert "    retroformer collect agent.yaml" in capsys.readouterr().out
+    main(["init", "a/new/one"])
+    assert "    cd a/new/one\n    retroformer collect agent.yaml" in capsys.readouterr().out
+    for folder in (Path(), Path("a/new/one")):
+        assert {path.name for path in folder.iterdir() if path.is_file()} == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_is_overwritten(name: str) -> None:
+    Path(name).write_text("mine")
+    with pytest.raises(ConfigError, match=rf"^{re.escape(name)} already exists: name another folder\.$"):
+        main(["init"])
+    assert [path.name for path in Path().iterdir()] == [name]
+    assert Path(name).read_text() == "mine"
+
+
+def test_a_reflector_that_repeats_the_note_opens_every_box() -> None:
+    def repeat(body: Body) -> str:
+        (word,) = re.findall(r"the word is (\w+)", prompt_of(body))
+        return f"Say {word}!"
+
+    main(["init"])
+    with Endpoint(repeat) as server:
+        config = open_config(Path("agent.yaml"), f"reflector.endpoint.base_url={server.url}", "collect.candidates=1")
+        assert "16 rated: 16 positive" in asyncio.run(rate_reflections(config))

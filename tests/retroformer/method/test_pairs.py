@@ -1,0 +1,64 @@
+"""Tests of preferences between two reflections, worked by hand."""
+
+from retroformer.method.pairs import preferences
+from retroformer.method.records import Key, RatedReflection
+from tests.support.characters import CAPITAL, advice
+
+
+def preferred(rated: list[RatedReflection]) -> list[tuple[str, str, float]]:
+    """Return the better text, the worse one, and the difference of their ratings."""
+    return [(better.text, worse.text, better.rating - worse.rating) for better, worse in preferences(rated)]
+
+
+def reflection_at(
+    candidate: int, *after: float, trial: int = 1, before: float = 0.0, text: str = ""
+) -> RatedReflection:
+    return RatedReflection(
+        key=Key(arm="collect", task_id=CAPITAL.id, trial=trial, candidate=candidate),
+        reflection=advice(text or f"advice {candidate}"),
+        return_before=before,
+        returns_after=tuple(after),
+    )
+
+
+def test_the_better_rated_of_two_is_chosen() -> None:
+    assert preferred([reflection_at(0, 0.25), reflection_at(1, 1.0)]) == [("advice 1", "advice 0", 0.75)]
+
+
+def test_ties_never_become_pairs() -> None:
+    assert preferred([reflection_at(0, 1.0), reflection_at(1, 1.0), reflection_at(2, 1.0)]) == []
+
+
+def test_three_ratings_with_one_tie_make_two_pairs() -> None:
+    pairs = preferred([reflection_at(0, 1.0), reflection_at(1, 0.0), reflection_at(2, 0.0)])
+    assert [pair[:2] for pair in pairs] == [("advice 0", "advice 1"), ("advice 0", "advice 2")]
+
+
+def test_reflections_on_different_trajectories_are_never_compared() -> None:
+    assert preferred([reflection_at(0, 1.0, trial=1), reflection_at(0, 0.0, trial=2)]) == []
+
+
+def test_a_difference_within_its_standard_error_is_no_preference() -> None:
+    # Ratings 0.5 and 0.25; standard errors 0.5 / 1 and 0.25 / 1, together the root of 0.3125 = 0.56 > 0.25.
+    assert preferred([reflection_at(0, 0.0, 1.0), reflection_at(1, 0.0, 0.5)]) == []
+
+
+def test_a_difference_beyond_its_standard_error_is_a_preference() -> None:
+    # Ratings 0.875 and 0.125, each with standard error 0.125: together 0.18 < 0.75.
+    assert preferred([reflection_at(0, 0.0, 0.25), reflection_at(1, 0.75, 1.0)]) == [("advice 1", "advice 0", 0.75)]
+
+
+def test_standard_errors_of_independent_retries_add_up_by_their_squares() -> None:
+    # Ratings 0.3 and 0.9 with standard errors 0.3 and 0.4: together 0.5, which is less than the difference of 0.6.
+    assert [pair[:2] for pair in preferred([reflection_at(0, 0.0, 0.6), reflection_at(1, 0.5, 1.3)])] == [
+        ("advice 1", "advice 0")
+    ]
+
+
+def test_reflections_on_two_failures_of_one_trial_are_never_compared() -> None:
+    first, second = reflection_at(0, 1.0, trial=2), reflection_at(1, 0.0, trial=2)
+    assert preferred([first, second.model_copy(update={"previous_candidate": 1})]) == []
+
+
+def test_two_equal_texts_are_never_a_pair() -> None:
+    assert preferred([reflection_at(0, 1.0, text="Say Paris."), reflection_at(1, 0.0, text="Say Paris.")]) == []

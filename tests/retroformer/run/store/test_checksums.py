@@ -1,0 +1,84 @@
+"""Test that a fact that was changed behind the store's back is noticed, and left out of a recovered store."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from retroformer.errors import StoreError
+from retroformer.method.records import Key
+from retroformer.run.store import Store
+from retroformer.run.store.damage import recover
+from tests.support.characters import CAPITAL, PRICE, advice, attempt_at
+
+CHANGES = {
+    "return": "UPDATE trajectories SET episode_return = 1.0",
+    "outcome": "UPDATE trajectories SET outcome = 'success'",
+    "task": "UPDATE trajectories SET task_id = 'another'",
+    "record": "UPDATE trajectories SET record = replace(record, 'capital', 'Capital')",
+    "tokens": "UPDATE trajectories SET prompt_tokens = prompt_tokens + 1",
+    "time": "UPDATE reflections SET stored_at = '2001-01-01T00:00:00+00:00'",
+    "candidate": "UPDATE reflections SET previous_candidate = 1",
+    "cause": "UPDATE invalids SET cause = 'no cause'",
+    "conditions of an arm": "UPDATE arms SET conditions_sha256 = '%064d'" % 1,  # noqa: UP031, since SQL has braces
+    "conditions": "UPDATE condition_records SET record = '{}'",
+    "account": "UPDATE accounts SET calls = calls - 1",
+}
+
+
+def fill(url: str) -> None:
+    with closing(Store(url, "riddles")) as store:
+        store.declare("collect", {"seed": 0})
+        key = Key(arm="collect", task_id=CAPITAL.id)
+        store.add_trajectory(key, attempt_at())
+        store.add_reflection(key.model_copy(update={"trial": 1}), 0, advice("Say Paris."))
+        store.add_invalid(key, "It was spoiled.", PRICE)
+
+
+def change(url: str, statement: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql(statement).rowcount > 0
+    engine.dispose()
+
+
+def test_whole_facts_pass(url: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    fill(url)
+    with closing(Store(url, "riddles")) as store:
+        store.check()
+
+
+@pytest.mark.parametrize("statement", CHANGES.values(), ids=CHANGES.keys())
+def test_each_changed_column_is_noticed(url: str, tmp_path: Path, statement: str) -> None:
+    (tmp_path / "run").mkdir()
+    fill(url)
+    change(url, statement)
+    with closing(Store(url, "riddles")) as store, pytest.raises(StoreError, match=r"is damaged \(.*recover EXPERIMENT"):
+        store.check()
+
+
+def test_facts_of_other_experiments_are_not_asked(url: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    fill(url)
+    change(url, CHANGES["return"])
+    with closing(Store(url, "others")) as store:
+        store.check()
+
+
+def drop(url: str, table: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN checksum")
+    engine.dispose()
+
+
+def test_a_changed_fact_is_not_recovered(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'experience.db'}"
+    fill(url)
+    change(url, CHANGES["return"])
+    saved = recover(url)
+    assert (saved.trajectories, saved.reflections) == (0, 1)
+    with closing(Store(f"sqlite:///{saved.path}", "riddles")) as store:
+        store.check()
