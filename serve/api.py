@@ -25,15 +25,16 @@ DONE = "data: [DONE]\n\n"
 def application(routes: Sequence[Route]) -> Starlette:
     """Return an application that answers every refusal in OpenAI's form."""
 
-    async def refused(request: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Any) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=499)  # Nobody reads it.
         if isinstance(error, HTTPException):
             path = request.url.path[:100]
-            error = RequestError(error.status_code, f"{request.method} {path!a}: {error.detail}.")
-        elif not isinstance(error, RequestError):
-            error = RequestError(500, f"The server failed: {type(error).__name__}.")
-        return error.response
+            return RequestError(error.status_code, f"{request.method} {path!a}: {error.detail}.").response
+        if not isinstance(error, RequestError):
+            return RequestError(500, f"The server failed: {type(error).__name__}.").response
+        answer: Response = error.response
+        return answer
 
     kinds: tuple[Any, ...] = (RequestError, HTTPException, ClientDisconnect, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))

@@ -190,11 +190,12 @@ def read_first_line() -> str:
 
 
 def first_line_of_input() -> str:
-    """Read one line byte by byte, since the rest of the input belongs to `when_input_closes`."""
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
-        line += byte
-    return line.decode()
+    """Read one line. What follows it is not used: `when_input_closes` waits for the end of the input alone."""
+    read = b""
+    while b"\n" not in read and (chunk := os.read(0, 65536)):
+        read += chunk
+    line, end, _ = read.partition(b"\n")
+    return (line + end).decode()
 
 
 def when_input_closes(call: Callable[[], object]) -> None:

@@ -92,7 +92,9 @@ SECRET = "s" * 1_000_000
 
 @pytest.fixture
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, int]:
-    """Server that responds until a file `silent` exists, and keeps living; and its port."""
+    """Server that responds until a file `silent` exists, and keeps living; and its port. Two silent probes suffice."""
+    monkeypatch.setattr("serve.supervisor.SILENT_PROBES", 2)
+    monkeypatch.setattr("serve.supervisor.PROBE_PAUSE_SECONDS", 0.2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
     (tmp_path / "answering.py").write_text(SILENT)

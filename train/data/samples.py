@@ -16,7 +16,7 @@ Prompt = tuple[Message, ...]
 
 
 class AdviceText(NamedTuple):
-    """AdviceText to imitate, with the reflector's prompt."""
+    """Advice to imitate, with the reflector's prompt."""
 
     prompt: Prompt
     text: str

@@ -158,7 +158,7 @@ class _Proposer:
         self._model, self._store, self._runner = model, store, runner
         self._tokens, self._temperature, self._asked = tokens, temperature, 0
         self.failure: EndpointFailure | None = None
-        """FailedFirst of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""
+        """Failure of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""
 
     def __call__(self, prompt: str | list[dict[str, Any]]) -> str:
         self._asked += 1

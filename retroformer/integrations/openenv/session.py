@@ -80,7 +80,7 @@ def _missing(section: OpenEnv, name: str, why: str) -> EnvironmentFailure:
 
 
 class ServerAnswer(BaseModel):
-    """ServerAnswer of the server to a reset or a step."""
+    """Answer of the server to a reset or a step."""
 
     observation: dict[str, Any]
     reward: Annotated[float, Field(allow_inf_nan=False)] | None = None

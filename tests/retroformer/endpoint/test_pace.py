@@ -16,7 +16,7 @@ from tests.support.endpoint import Behaviour, Body, Endpoint
 
 
 class Busy(Endpoint):
-    """ModelAddress that answers at most `most` requests at once, and 429 to any other."""
+    """Server that answers at most `most` requests at once, and 429 to any other."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

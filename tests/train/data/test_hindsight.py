@@ -72,9 +72,9 @@ def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
         "Seen: none\n"
         "Searched: drawer 1-2\n"
         "Not searched: shelf 1, desk 1\n"
-        "AdviceText: Look in drawer 2.\n"
+        "Advice: Look in drawer 2.\n"
         "Searched then: drawer 2\n"
-        "Failed. AdviceText for the next attempt:"
+        "Failed. Advice for the next attempt:"
     )
 
 
@@ -110,7 +110,7 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
         "Task: put some book on desk\nSeen: book 1 in shelf 1\nSearched: shelf 1, drawer 1\nNot searched: "
     )
     assert overlooked.endswith(
-        "AdviceText: Look in shelf 1.\nSearched then: shelf 1\nFailed. AdviceText for the next attempt:"
+        "Advice: Look in shelf 1.\nSearched then: shelf 1\nFailed. Advice for the next attempt:"
     )
     assert set(others) > {"The book 1 is in shelf 1."}
     assert all(text.startswith("Look in ") for text in set(others) - {"The book 1 is in shelf 1."})

@@ -17,7 +17,7 @@ from train.data.samples import (
 
 QUESTION = (
     Message(role="system", content="You give advice to a household robot that failed."),
-    Message(role="user", content="> go to shelf 12\nshelf 12: mug 1, mug 2\nFailed. AdviceText:"),
+    Message(role="user", content="> go to shelf 12\nshelf 12: mug 1, mug 2\nFailed. Advice:"),
 )
 
 

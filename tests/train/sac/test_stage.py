@@ -61,9 +61,9 @@ def write_config(folder: Path, base: Path, **sac: Any) -> Path:
 def test_the_actor_learns_to_solve_its_tasks_and_plays_alone_in_an_arm(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("ALPHA", 0.1), ("POLYAK", 0.98), ("STEPS_PER_UPDATE", 1)):
+    for name, value in (("ALPHA", 0.1), ("POLYAK", 0.98), ("STEPS_PER_UPDATE", 1), ("MICRO_BATCH_SIZE", 8)):
         monkeypatch.setattr(f"train.sac.sac.{name}", value)
-    config = write_config(workplace, tiny_base, episodes=150)
+    config = write_config(workplace, tiny_base, episodes=127)
     with pytest.raises(MissingInput, match=r"No adapter 'sac' is served.*run `retroformer train sac EXPERIMENT.yaml`"):
         asyncio.run(compare_arms(open_config(config)))
     main(["sac", str(config)])
@@ -71,7 +71,7 @@ def test_the_actor_learns_to_solve_its_tasks_and_plays_alone_in_an_arm(
     assert measured["solved_first_quarter"] < 0.5
     assert measured["solved_last_quarter"] > 0.9
     history = measured["history"]
-    assert measured["episodes"] == len(history) == 150
+    assert measured["episodes"] == len(history) == 127
     assert measured["env_steps"] == sum(facts["actions"] for facts in history)
     # One update for every step, from the episode on in which a batch of 8 was there.
     assert measured["updates"] == sum(facts["actions"] for facts in history if facts["env_steps"] >= 8)

@@ -10,7 +10,7 @@ import pytest
 from retroformer.agents.baseline import NoReflector
 from retroformer.agents.evaluators import TestsEvaluator
 from retroformer.config.sections.base import Endpoint as EndpointSection
-from retroformer.config.sections.base import Loop
+from retroformer.config.sections.base import Loop, RetryPlan
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.programming import ProgrammingActor, code_in
@@ -74,7 +74,7 @@ def test_a_failed_program_is_tried_again_with_advice_and_the_same_tests(tmp_path
             async def advise(*_: Any) -> Reflection:
                 return advice("Add, do not multiply.")
 
-            await improve(attempt, advise, loop, 1)
+            await improve(attempt, advise, loop, RetryPlan(candidates=1))
         await model.close()
 
     with Endpoint(reply) as server:
