@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
 
 def improve_once(server: object, folder: Path) -> None:
     """Fail, read the advice, report the success, and check what was stored and what is refused."""
-    connection = connection_module.Connection(server, 100.0)
+    connection = connection_module.McpConnection(server, 100.0)
     try:
         assert [tool.name for tool in connection.changed_tools()] == ["advise", "outcome"]
         given = json.loads(connection.call("advise", FAILURE).content[0].text)
@@ -70,8 +70,10 @@ def test_an_agent_gets_advice_over_loopback_http(config: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("Advice is offered at http://127.0.0.1:")
-        improve_once(section_module.McpServer(url=line.split()[-1]), config.parent)
-        process.send_signal(signal.SIGINT)
+        try:
+            improve_once(section_module.McpServer(url=line.split()[-1]), config.parent)
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 def test_what_cannot_work_is_one_sentence(config: Path) -> None:
