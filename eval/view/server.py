@@ -197,7 +197,7 @@ class SiteServer:
         port = self._listener.getsockname()[1]
         self.address = f"http://{HOST}:{port}"
         config = uvicorn.Config(application(site, port), log_level="warning", access_log=False, lifespan="off")
-        self._server = uvicorn.SiteServer(config)
+        self._server = uvicorn.Server(config)
 
     def run(self) -> None:
         """Serve until `stop` is called or the process is interrupted."""
