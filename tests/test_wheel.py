@@ -81,7 +81,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_the_wheel_holds_only_retroformer(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"retroformer"}
-    for folder in ("packs", "collect", "train", "serve", "eval", "configs", "configs/paper"):
+    for folder in ("method/packs", "models/adapters", "collect", "train", "serve", "eval", "configs", "configs/paper"):
         assert any(name.startswith(f"retroformer/{folder}/") for name in names), folder
     assert "retroformer/py.typed" in names
 
