@@ -27,13 +27,13 @@ from typing import Any
 
 import httpx
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.parts import Parts, chosen_tasks, load_config, make_actor, parts
 from retroformer.config.sections.base import Collect, Endpoint
 from retroformer.endpoint.model import LanguageModel
 from retroformer.method.protocols import Actor, Agent
 from retroformer.method.records import Key, Memory, Message, Outcome, Task, Usage
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 

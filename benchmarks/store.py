@@ -60,7 +60,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     from retroformer.config.storage import open_store
     from retroformer.config.views import reflection_renderer
     from retroformer.environments.alfworld.reflectors import mixed_reflector
-    from retroformer.run.experience import Budget, Experience
+    from retroformer.run.attempts import Budget, Experience
     from retroformer.run.ledger import Ledger
     from retroformer.run.schedule import Work, work_through
 
@@ -135,10 +135,10 @@ def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     """Resume a finished collect; return the longest pause of the event loop in milliseconds."""
-    from retroformer.agents.baseline import NoReflector
+    from retroformer.agents.arms.baselines import NoReflector
     from retroformer.config.storage import open_store
     from retroformer.method.protocols import Agent
-    from retroformer.run.experience import Budget, Experience
+    from retroformer.run.attempts import Budget, Experience
     from retroformer.run.ledger import Ledger
     from retroformer.run.schedule import Work, work_through
 

@@ -14,8 +14,8 @@ from retroformer.config.storage import open_store
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.method.pairs import count_ratings
 from retroformer.method.records import Outcome, Task
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
-from retroformer.run.experience import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
 from retroformer.run.schedule import Work, work_through

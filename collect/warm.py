@@ -17,7 +17,7 @@ from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Key, Memory, Outcome, Reflection, Task
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
 from retroformer.run.store import Store

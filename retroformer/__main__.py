@@ -103,13 +103,13 @@ def play(
     if list_ids is (task is not None):
         raise typer.BadParameter("give either --list or --task ID.")
     from retroformer.config.file import load
-    from retroformer.run import play
+    from retroformer.run import by_hand
 
     experiment = load(config, overrides)
     if task is None:
-        play.list_tasks(experiment)
+        by_hand.list_tasks(experiment)
     else:
-        play.play(experiment, task, as_json=jsonl)
+        by_hand.play(experiment, task, as_json=jsonl)
 
 
 @app.command(

@@ -108,7 +108,7 @@ class EndpointFailure(InfrastructureFailure, ConnectionError):
 
 class EndpointBusy(EndpointFailure):
     """The endpoint requests a longer pause (Retry-After) than a call may take. After a very long one it gets
-    no more calls in this run (`retroformer/run/experience.py`).
+    no more calls in this run (`retroformer/run/attempts.py`).
     """
 
     def __init__(self, *words: object, retry_after_seconds: float, usage: "Usage | None" = None) -> None:

@@ -12,7 +12,7 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from eval.play.arms import reflector_models
+from eval.play.arm_settings import reflector_models
 from retroformer.__main__ import OF_EVAL
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load

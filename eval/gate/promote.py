@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.agents.arm import Arm
-from retroformer.agents.baseline import NoAdviceArm
+from retroformer.agents.arms.arm import Arm
+from retroformer.agents.arms.baselines import NoAdviceArm
 from retroformer.agents.reflector import ModelArm
 from retroformer.config.adapters import finished_advisers, has_adapter, model_folder
 from retroformer.config.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
@@ -22,7 +22,7 @@ from retroformer.config.parts import LoadedConfig, Parts, check_prompts, chosen_
 from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError
 from retroformer.method.records import Task, Usage
-from retroformer.run.experience import Budget
+from retroformer.run.attempts import Budget
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.promotions.history import History, current_of, name_of
@@ -32,7 +32,7 @@ from retroformer.run.store import Store
 from retroformer.run.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
-from ..play.arms import held_out_splits
+from ..play.arm_settings import held_out_splits
 from ..play.evaluation import Evaluation
 from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
 

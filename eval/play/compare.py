@@ -6,21 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.agents.baseline import PlaceboArm
-from retroformer.agents.retrieval import RetrievedArm, RetrievingReflector
+from retroformer.agents.arms.baselines import PlaceboArm
+from retroformer.agents.arms.retrieved import RetrievedArm, RetrievingReflector
 from retroformer.config.arm_names import first_trial
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import LoadedConfig
 from retroformer.config.storage import open_whole_store
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.method.records import Task
-from retroformer.run.experience import Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
 
 from ..measure.results import ArmResult, arm_results
 from ..report.evaluation import Evaluated
 from ..report.report import write_actors, write_domains, write_repeats, write_report
-from .arms import actor_models, held_out_splits, reflector_models, repetitions, stored_names
+from .arm_settings import actor_models, held_out_splits, reflector_models, repetitions, stored_names
 from .evaluation import Evaluation, open_evaluations
 from .learning import play_and_learn
 from .preflight import preflight

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from retroformer.agents.arm import Arm, ArmParts
-from retroformer.agents.baseline import NoAdviceArm
+from retroformer.agents.arms.arm import Arm, ArmParts
+from retroformer.agents.arms.baselines import NoAdviceArm
 from retroformer.config.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
@@ -19,14 +19,14 @@ from retroformer.environments.registry import taskset
 from retroformer.files.text import sha256_of
 from retroformer.method.protocols import Agent, Reflector
 from retroformer.method.records import Task, Usage
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
-from retroformer.run.experience import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import Store
 
-from .arms import (
+from .arm_settings import (
     held_out_splits,
     reflector_models,
     repeat_name,

@@ -13,9 +13,9 @@ arm's facts, which no training stage and no other arm reads.
 import asyncio
 from collections.abc import Sequence
 
-from retroformer.agents.retrieval import TASKS_AT_ONCE, RetrievalGain, RetrievingReflector
+from retroformer.agents.arms.retrieved import TASKS_AT_ONCE, RetrievalGain, RetrievingReflector
 from retroformer.method.records import Task
-from retroformer.run.experience import Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.schedule import Work, work_through

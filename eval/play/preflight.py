@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from retroformer.agents.actors import actor_kind
-from retroformer.agents.arm import Arm
+from retroformer.agents.arms.arm import Arm
 from retroformer.agents.reflector import ModelArm
 from retroformer.config.adapters import model_folder, reward_folder, served_folder
 from retroformer.config.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, own_first_trial
@@ -27,7 +27,7 @@ from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
 from retroformer.run.store import Store
 
-from .arms import (
+from .arm_settings import (
     actor_models,
     held_out_splits,
     reflector_models,

@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import NamedTuple
 
-from retroformer.agents.retrieval import RetrievedArm, load_rated_advice, one_line
+from retroformer.agents.arms.retrieved import RetrievedArm, load_rated_advice, one_line
 from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask

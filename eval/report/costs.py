@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retroformer.agents.arm import Arm
+from retroformer.agents.arms.arm import Arm
 from retroformer.config.adapters import served_folder
 from retroformer.config.arm_names import LIVE, WRITTEN, is_rated
 from retroformer.config.experiment import Experiment

@@ -14,7 +14,7 @@ from retroformer.run.store import Store
 
 from ..measure.rates import Rates, rates_of
 from ..measure.results import ArmResult
-from ..play.arms import actor_models
+from ..play.arm_settings import actor_models
 from ..play.verify import VerifiedModel
 
 _TASKS_AT_ONCE = 100

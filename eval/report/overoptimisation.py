@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from retroformer.agents.arm import Arm
+from retroformer.agents.arms.arm import Arm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
 from retroformer.files.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from retroformer.agents.actors import actor_kind
-from retroformer.agents.arm import Arm
-from retroformer.agents.baseline import UNSUITABLE, PlaceboArm
+from retroformer.agents.arms.arm import Arm
+from retroformer.agents.arms.baselines import UNSUITABLE, PlaceboArm
 from retroformer.config.adapters import served_folder
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name

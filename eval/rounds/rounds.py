@@ -27,7 +27,7 @@ from retroformer.config.storage import open_whole_store
 from retroformer.errors import ConfigError, ServiceError
 
 from ..measure.results import arm_results
-from ..play.arms import held_out_splits
+from ..play.arm_settings import held_out_splits
 
 
 def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:

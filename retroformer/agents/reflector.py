@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from retroformer.agents.arm import Arm, ArmParts, ArmSetting, Models
+from retroformer.agents.arms.arm import Arm, ArmParts, ArmSetting, Models
 from retroformer.config.sections.base import best_of
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import ConfigError

@@ -1,4 +1,10 @@
-"""Rule that rates reflections for training (`train.rated_by`), by a return of the stored attempts."""
+"""Conditions of a fact: everything it depends on. The same command can make two facts with equal conditions.
+
+Texts, models and data are identified by the sha256 of their content, so an edited prompt pack at the same path, or
+another base model under the same name, changes the conditions. Facts with different conditions are never mixed: the
+first fact of an arm binds the arm to its conditions in the store, and collect, train, import, export and eval check
+them. `rerating` is the rule by which training rates stored reflections (`train.rated_by`).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from retroformer.agents.arm import Arm
+from retroformer.agents.arms.arm import Arm
 from retroformer.config.experiment import Experiment, join_domains, overrides_of, split_domains
 from retroformer.config.sections.eval import arm_kinds
 from retroformer.endpoint.secrets.redaction import keep_secret

@@ -1,4 +1,6 @@
-"""Renders trajectories as prompts. No other module does, so collect, train, serve and eval see the same tokens.
+"""Renders trajectories as prompts, so that collect, train, serve and eval see the same tokens.
+
+An environment may add a view of its own (`reflector.view`), such as ALFWorld's `compact`, which it renders itself.
 
 A prompt pack is one YAML file with the texts, in which nothing is substituted; this module arranges them. A trajectory
 that is too long is shortened by repeatedly cutting, and marking, its longest observation; its end is never cut.

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import NamedTuple
 
 from retroformer.method.records import Task
-from retroformer.run.experience import Experience, StoredFacts
+from retroformer.run.attempts import Experience, StoredFacts
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import AttemptRow
 from retroformer.run.store.leases import RENEW_SECONDS

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from eval.measure.results import ArmResult, SeedResult, arm_results
-from eval.play.arms import stored_names
+from eval.play.arm_settings import stored_names
 from eval.play.verify import VerifiedModel
 from eval.report.evaluation import Evaluated
 from eval.report.report import write_report

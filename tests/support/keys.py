@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from retroformer.agents.arm import Arm
+from retroformer.agents.arms.arm import Arm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Section
 from retroformer.config.sections.eval import arm_kinds

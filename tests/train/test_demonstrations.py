@@ -10,8 +10,8 @@ import pytest
 from retroformer.config.sections.train import Train
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import household_prompt
-from retroformer.environments.alfworld.demonstrations import demonstrations as play
 from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.scripted_play import demonstrations as play
 from retroformer.environments.alfworld.wording import WORDINGS, Manner, Sentences
 from retroformer.environments.extras import Demonstration
 from retroformer.method.protocols import Scene

@@ -21,14 +21,14 @@ from torch import Tensor
 from retroformer.agents.actors import actor_kind
 from retroformer.config.arm_names import LIVE
 from retroformer.config.experiment import Experiment
+from retroformer.config.given_advice import conditions_of_retries, retrying
 from retroformer.config.parts import LoadedConfig, check_prompts, gather_all
-from retroformer.config.retries import conditions_of_retries, retrying
 from retroformer.config.storage import open_store
 from retroformer.endpoint.secrets.redaction import redacted_data
 from retroformer.errors import InfrastructureFailure
 from retroformer.files.text import storable
 from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
-from retroformer.run.experience import Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.provenance import Provenance
 from retroformer.run.store import Store
 from retroformer.run.store.rows import serialised

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from retroformer.agents.actors import actor_kind, actor_kinds
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.experiment import Experiment
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras

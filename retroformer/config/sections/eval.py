@@ -5,10 +5,10 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from retroformer.agents.arm import Arm
-from retroformer.agents.baseline import DocumentArm, NoAdviceArm, PhraseArm, PlaceboArm
+from retroformer.agents.arms.arm import Arm
+from retroformer.agents.arms.baselines import DocumentArm, NoAdviceArm, PhraseArm, PlaceboArm
+from retroformer.agents.arms.retrieved import RetrievedArm
 from retroformer.agents.reflector import ModelArm
-from retroformer.agents.retrieval import RetrievedArm
 from retroformer.config.sections.base import Endpoint, Positive, Section, Spending
 from retroformer.environments.registry import extras
 from retroformer.environments.section import EnvironmentSection

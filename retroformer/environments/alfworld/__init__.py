@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from retroformer.environments.alfworld import compact, demonstrations
+from retroformer.environments.alfworld import compact, scripted_play
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor, offered_actions
 from retroformer.environments.alfworld.arms import HistoryRuleArm, OracleArm, RuleArm, TableArm
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldTaskset, check_grammar
@@ -44,7 +44,7 @@ def _household_actor(parts: ActorParts) -> Actor:
 
 
 def _demonstrations(section: Any, count: int, actions: int, seed: int, wording: Wording) -> Iterator[Demonstration]:
-    return demonstrations.demonstrations(taskset(section, seed), count, actions, seed, WORDINGS[wording])
+    return scripted_play.demonstrations(taskset(section, seed), count, actions, seed, WORDINGS[wording])
 
 
 def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from retroformer.agents.arm import Arm, ArmParts, EarlyArm
+from retroformer.agents.arms.arm import Arm, ArmParts, EarlyArm
 from retroformer.config.sections.base import Positive
 from retroformer.environments.alfworld.hindsight import table_reflector
 from retroformer.environments.alfworld.reflectors import oracle_reflector, rule_reflector

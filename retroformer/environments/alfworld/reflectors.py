@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import retroformer.environments.alfworld.compact as compact
-from retroformer.agents.baseline import PHRASES
+from retroformer.agents.arms.baselines import PHRASES
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_attempts, read_goal, read_solution

@@ -16,9 +16,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from retroformer.environments.alfworld.archives import MOST_GAME_BYTES, GamePack
 from retroformer.environments.alfworld.engine import Game, in_grammar
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
-from retroformer.environments.alfworld.packs import MOST_GAME_BYTES, GamePack
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import parse_json, read_bytes

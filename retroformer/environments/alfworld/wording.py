@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import retroformer.environments.alfworld.compact as compact
-from retroformer.agents.baseline import seeded
+from retroformer.agents.arms.baselines import seeded
 from retroformer.method.records import Task
 
 Manner = Literal["demonstrated", "unseen"]

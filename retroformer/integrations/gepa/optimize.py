@@ -13,8 +13,8 @@ from gepa.core.result import GEPAResult
 
 from retroformer.config.arm_names import DOCUMENT
 from retroformer.config.experiment import Experiment
+from retroformer.config.given_advice import conditions_of_retries, retrying
 from retroformer.config.parts import LoadedConfig, Parts, check_prompts
-from retroformer.config.retries import conditions_of_retries, retrying
 from retroformer.config.storage import open_whole_store
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure, usage_of

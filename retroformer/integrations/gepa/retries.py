@@ -12,7 +12,7 @@ from retroformer.config.views import reflection_renderer
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.files.text import sha256_of
 from retroformer.method.records import Author, Key, Memory, Outcome, Reflection, Trajectory
-from retroformer.run.experience import Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.store import Store
 
 _AUTHOR = Author(endpoint="gepa", model="document")

@@ -5,8 +5,8 @@ from random import Random
 from types import MappingProxyType
 from typing import Literal
 
-from retroformer.agents.arm import Arm, ArmParts
-from retroformer.agents.baseline import PHRASES
+from retroformer.agents.arms.arm import Arm, ArmParts
+from retroformer.agents.arms.baselines import PHRASES
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory

@@ -13,7 +13,7 @@ from retroformer.coach.stories.reading import read_story, story_arms
 from retroformer.config.arm_names import FIRST_TRIAL, own_first_trial
 from retroformer.config.parts import LoadedConfig, chosen_tasks
 from retroformer.config.storage import open_store
-from retroformer.environments.alfworld.packs import GamePack
+from retroformer.environments.alfworld.archives import GamePack
 from retroformer.errors import ConfigError
 from retroformer.method.records import Key, Outcome
 from tests.support.arms import NOWHERE, POOLED, Arms, compare, config_with, solved, texts

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from collect.rate import rate_reflections
-from retroformer.agents.baseline import PHRASES
+from retroformer.agents.arms.baselines import PHRASES
 from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.hindsight import PlaceTable

@@ -12,7 +12,7 @@ import pytest
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from eval.play.learning import play_and_learn, retrieval_gains
-from retroformer.agents.retrieval import (
+from retroformer.agents.arms.retrieved import (
     TASKS_AT_ONCE,
     RatedAdvice,
     RetrievalGain,
@@ -27,7 +27,7 @@ from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Key, Memory, Outcome, Task, Usage
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 from tests.support.characters import ActorThatNeedsAdvice, School, advice, attempt_at, task

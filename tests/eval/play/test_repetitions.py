@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.play.arms import with_actor
+from eval.play.arm_settings import with_actor
 from eval.play.compare import compare_arms
 from retroformer.config.file import load
 from retroformer.config.parts import LoadedConfig

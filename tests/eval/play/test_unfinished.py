@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval.measure.results import ArmResult, arm_results, with_unfinished
-from eval.play.arms import stored_names
+from eval.play.arm_settings import stored_names
 from eval.report.evaluation import Evaluated
 from eval.report.report import write_actors, write_report
 from retroformer.config.arm_names import FIRST_TRIAL, first_trial

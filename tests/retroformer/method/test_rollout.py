@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.sections.base import CHAIN, Loop, RetryPlan
 from retroformer.errors import EndpointFailure
 from retroformer.method.protocols import Actor, Agent, Episode, Judgement, Move, Scene

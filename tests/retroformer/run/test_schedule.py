@@ -14,7 +14,7 @@ from retroformer.errors import StoreError
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Outcome, Reflection, Task, Trajectory, Usage
 from retroformer.method.rollout import improve, is_complete
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import AttemptRow, Store

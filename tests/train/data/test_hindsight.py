@@ -109,9 +109,7 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
     assert overlooked.startswith(
         "Task: put some book on desk\nSeen: book 1 in shelf 1\nSearched: shelf 1, drawer 1\nNot searched: "
     )
-    assert overlooked.endswith(
-        "Advice: Look in shelf 1.\nSearched then: shelf 1\nFailed. Advice for the next attempt:"
-    )
+    assert overlooked.endswith("Advice: Look in shelf 1.\nSearched then: shelf 1\nFailed. Advice for the next attempt:")
     assert set(others) > {"The book 1 is in shelf 1."}
     assert all(text.startswith("Look in ") for text in set(others) - {"The book 1 is in shelf 1."})
 

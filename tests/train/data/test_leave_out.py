@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.play.arms import training_attempts
-from retroformer.agents.retrieval import load_rated_advice
+from eval.play.arm_settings import training_attempts
+from retroformer.agents.arms.retrieved import load_rated_advice
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.integrations.gepa.retries import failed_first_attempts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.arm_names import LIVE
 from retroformer.config.sections.base import ActorSection, Loop
 from retroformer.config.storage import open_store
@@ -17,7 +17,7 @@ from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import InfrastructureFailure
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Key, Lesson, Memory, Reflection, Usage
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at

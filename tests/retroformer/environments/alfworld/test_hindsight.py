@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from retroformer.environments.alfworld import compact, demonstrations
+from retroformer.environments.alfworld import compact, scripted_play
 from retroformer.environments.alfworld import hindsight as module
 from retroformer.environments.alfworld.hindsight import PlaceHindsight, PlaceTable, table_reflector
 from retroformer.environments.alfworld.reader import read_advice
@@ -123,7 +123,7 @@ def test_the_table_arm_counts_attempts_and_reads_all_attempts_at_its_task() -> N
 
 
 def test_no_more_places_are_named_than_the_actor_was_trained_to_read() -> None:
-    assert module.HINDSIGHT_PLACES == demonstrations.MOST_PLACES
+    assert module.HINDSIGHT_PLACES == scripted_play.MOST_PLACES
 
 
 def test_hindsight_cannot_reach_a_solution() -> None:

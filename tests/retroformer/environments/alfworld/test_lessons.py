@@ -6,7 +6,9 @@ from random import Random
 import pytest
 
 from retroformer.environments.alfworld.clauses import plural
-from retroformer.environments.alfworld.demonstrations import (
+from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
+from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, Solution
+from retroformer.environments.alfworld.scripted_play import (
     NO_LESSON,
     SHARES,
     TeacherView,
@@ -15,8 +17,6 @@ from retroformer.environments.alfworld.demonstrations import (
     meaning,
     write_lesson,
 )
-from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
-from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, Solution
 
 ORDER = ("desk 1", "drawer 1", "drawer 2", "drawer 3", "shelf 1", "shelf 2", "sinkbasin 1", "bed 1", "safe 1")
 GOAL = Goal(thing="mug", transform="clean", target="desk")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.agents.evaluators import TestsEvaluator
 from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.config.sections.base import Loop, RetryPlan

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from retroformer.agents.arm import Arm, ArmSetting
-from retroformer.agents.baseline import PlaceboArm
+from retroformer.agents.arms.arm import Arm, ArmSetting
+from retroformer.agents.arms.baselines import PlaceboArm
 from retroformer.agents.reflector import ModelArm
 from retroformer.config.arm_names import evaluation, is_rated
 from retroformer.config.experiment import Experiment

@@ -12,7 +12,7 @@ from retroformer.errors import BudgetExhausted
 from retroformer.method.protocols import Actor, Agent, Move, Scene
 from retroformer.method.rating import rated_reflections
 from retroformer.method.records import Key, Memory, Outcome, Task, Usage
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, PRICE, ActorThatNeedsAdvice, Riddle, School, Teacher, task

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from retroformer.agents.baseline import (
+from retroformer.agents.arms.baselines import (
     PHRASES,
     UNSUITABLE,
     DocumentReflector,

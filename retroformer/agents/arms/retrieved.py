@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from retroformer.agents.arm import Arm, ArmParts
+from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.config.arm_names import is_rated
 from retroformer.errors import MissingInput
 from retroformer.files.text import sha256_of
@@ -144,7 +144,7 @@ class RetrievingReflector:
     """
 
     def __init__(self, advice: Iterable[RatedAdvice], exploration: float = EXPLORATION) -> None:
-        from retroformer.agents.similarity import Similarity
+        from retroformer.agents.arms.similarity import Similarity
 
         by_text = defaultdict[str, list[RatedAdvice]](list)
         for use in advice:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from typing import Any, NamedTuple
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import LoadedConfig, Parts, parts
-from retroformer.run.experience import Budget, Experience
+from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.provenance import Provenance
 from retroformer.run.store import Store

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from retroformer.agents.arm import Arm, ArmParts, ArmSetting, EarlyArm
+from retroformer.agents.arms.arm import Arm, ArmParts, ArmSetting, EarlyArm
 from retroformer.config.arm_names import DOCUMENT, evaluation
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import read_text

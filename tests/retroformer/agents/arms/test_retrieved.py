@@ -10,8 +10,8 @@ from statistics import fmean
 
 import pytest
 
-from retroformer.agents.retrieval import RatedAdvice, RetrievalGain, RetrievingReflector, load_rated_advice
-from retroformer.agents.similarity import Similarity
+from retroformer.agents.arms.retrieved import RatedAdvice, RetrievalGain, RetrievingReflector, load_rated_advice
+from retroformer.agents.arms.similarity import Similarity
 from retroformer.config.arm_names import evaluation
 from retroformer.errors import MissingInput
 from retroformer.method.records import Key, Memory

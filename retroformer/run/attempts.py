@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.sections.base import CHAIN, Loop, RetryPlan, Spending
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import (

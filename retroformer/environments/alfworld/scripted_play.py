@@ -11,7 +11,7 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from retroformer.agents.baseline import PHRASES
+from retroformer.agents.arms.baselines import PHRASES
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.actors import RuleDecision
 from retroformer.environments.alfworld.clauses import plural
