@@ -28,13 +28,14 @@ def application(routes: Sequence[Route]) -> Starlette:
     async def refused(request: Request, error: Any) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=499)  # Nobody reads it.
-        if isinstance(error, HTTPException):
+        if isinstance(error, RequestError):
+            refusal = error
+        elif isinstance(error, HTTPException):
             path = request.url.path[:100]
-            return RequestError(error.status_code, f"{request.method} {path!a}: {error.detail}.").response
-        if not isinstance(error, RequestError):
-            return RequestError(500, f"The server failed: {type(error).__name__}.").response
-        answer: Response = error.response
-        return answer
+            refusal = RequestError(error.status_code, f"{request.method} {path!a}: {error.detail}.")
+        else:
+            refusal = RequestError(500, f"The server failed: {type(error).__name__}.")
+        return refusal.response
 
     kinds: tuple[Any, ...] = (RequestError, HTTPException, ClientDisconnect, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))
