@@ -149,7 +149,7 @@ async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) ->
         async with parts(config, asks_reflector=False) as components:
             tasks = chosen_tasks(config.experiment, arguments.tasks)
             endpoint = config.experiment.actor.endpoint
-            base_url = endpoint.base_url or str(components.connections.base_url)
+            base_url = endpoint.base_url.secret_url() if endpoint.base_url else str(components.connections.base_url)
             path = "chat/completions" if endpoint.api == "chat" else "completions"
             recorded: Chains = {}
             recording = RecordingConnections(components.connections.base_url, recorded)

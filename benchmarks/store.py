@@ -43,7 +43,7 @@ ARMS = "{retry: {kind: none}, phrase: {kind: phrase}, rule: {kind: rule}, placeb
 
 def config(store: str) -> Experiment:
     words = (f"run={RUN}", f"store={store}", "loop.trials=3", "collect.candidates=2", "collect.tokens=1000000000")
-    return load(CONFIG, (*words, f"eval.arms={ARMS}"))
+    return load(CONFIG, (*words, f"eval.arms={ARMS}", "eval.examples=null"))
 
 
 def play_evaluation(experiment: Experiment, seeds: int) -> None:
@@ -60,9 +60,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     from retroformer.config.storage import open_store
     from retroformer.config.views import reflection_renderer
     from retroformer.environments.alfworld.reflectors import mixed_reflector
-    from retroformer.run.attempts import Budget, Experience
     from retroformer.run.ledger import Ledger
-    from retroformer.run.schedule import Work, work_through
 
     experiment = config(store_url)
     tasks = seed_tasks(experiment, seeds)
@@ -70,20 +68,27 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(loaded, asks_reflector=False) as components:
             agent = components.agent(mixed_reflector(reflection_renderer(experiment)))
-            budget = Budget(experiment.collect, lambda: store.usage("collect"))
-            slots = asyncio.Semaphore(8)
-            experience = Experience(
-                ledger,
-                "collect",
-                components.pool,
-                agent,
-                experiment.loop,
-                experiment.seed,
-                budget,
-                slots=slots,
-                plan=experiment.collect,
-            )
-            await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
+            await collect(experiment, ledger, components.pool, agent, tasks)
+
+
+async def collect(experiment: Experiment, ledger: Any, pool: Any, agent: Any, tasks: tuple[Task, ...]) -> None:
+    """Work through these tasks as `retroformer collect` does, eight at once."""
+    from retroformer.run.attempts import Budget, Experience
+    from retroformer.run.schedule import Work, work_through
+
+    budget = Budget(experiment.collect, lambda: ledger.store.usage("collect"))
+    experience = Experience(
+        ledger,
+        "collect",
+        pool,
+        agent,
+        experiment.loop,
+        experiment.seed,
+        budget,
+        slots=asyncio.Semaphore(8),
+        plan=experiment.collect,
+    )
+    await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
 
 
 def seed_tasks(experiment: Experiment, seeds: int, split: str = "train") -> tuple[Task, ...]:
@@ -138,9 +143,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from retroformer.agents.arms.baselines import NoReflector
     from retroformer.config.storage import open_store
     from retroformer.method.protocols import Agent
-    from retroformer.run.attempts import Budget, Experience
     from retroformer.run.ledger import Ledger
-    from retroformer.run.schedule import Work, work_through
 
     async def resume() -> float:
         longest = 0.0
@@ -154,21 +157,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
         watching = asyncio.create_task(watch())
         with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-            budget = Budget(experiment.collect, lambda: store.usage("collect"))
-            agent = Agent(None, NoReflector())  # type: ignore[arg-type]
-            slots = asyncio.Semaphore(8)
-            experience = Experience(
-                ledger,
-                "collect",
-                None,
-                agent,
-                experiment.loop,
-                experiment.seed,
-                budget,
-                slots=slots,
-                plan=experiment.collect,
-            )
-            await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
+            await collect(experiment, ledger, None, Agent(None, NoReflector()), tasks)  # type: ignore[arg-type]
         watching.cancel()
         return longest * 1000
 
@@ -180,7 +169,7 @@ def summary(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from retroformer.config.storage import open_store
 
     with closing(open_store(experiment)) as store:
-        return summary_of(store, "collect", tasks)
+        return summary_of(store, "collect", tasks, experiment)
 
 
 def dry_run(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
