@@ -193,7 +193,7 @@ def sft_texts(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def export(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from retroformer.cases.exchange import export_cases
+    from retroformer.cases.export_cases import export_cases
 
     with tempfile.TemporaryDirectory() as folder:
         return export_cases(experiment, Path(folder) / "all.parquet", exact=True)

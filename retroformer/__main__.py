@@ -179,7 +179,7 @@ def export(
 
     Reads the store of the run. Writes FILE, which appears complete or not at all.
     """
-    from retroformer.cases.exchange import export_cases
+    from retroformer.cases.export_cases import export_cases
     from retroformer.config.file import load
 
     print(export_cases(load(config, overrides), file, name, exact=exact))
@@ -207,7 +207,7 @@ def import_(
 
     Reads PATH. Writes its attempts, advice and ratings to the store of the run, all or none.
     """
-    from retroformer.cases.exchange import import_cases
+    from retroformer.cases.import_cases import import_cases
     from retroformer.config.file import load
 
     print(import_cases(load(config, overrides), path, name, score, as_json=as_json))

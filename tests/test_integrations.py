@@ -67,7 +67,7 @@ def test_the_core_works_without_the_packages() -> None:
     blocked = sorted({module.partition(".")[0] for _, modules in PACKAGES.values() for module in modules} - {"google"})
     code = (
         f"import sys\nfor name in {blocked}:\n    sys.modules[name] = None\n"
-        "import retroformer, retroformer.cases.exchange, retroformer.coach.reflector\n"
+        "import retroformer, retroformer.cases.import_cases, retroformer.coach.reflector\n"
         "import collect.__main__, retroformer.__main__\n"
         "from retroformer.errors import MissingInput\n"
         "from retroformer.config.plugins import load_plugin\n"

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from difflib import get_close_matches
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
@@ -175,7 +175,8 @@ class Case(Record):
 
 _MODELS = (Case, CaseTask, CaseAttempt, CaseAdvice, Step, ChatMessage, ContentPart, ToolCall, FunctionCall, Usage)
 _NAMES = sorted({name for model in _MODELS for name in model.model_fields})
-_COLUMN = re.compile(" at line 1 column")
+_TYPES = ("str", "float", "int", "bool", "list", "dict")
+"""Types in the paths of pydantic's errors, which tell the types that it has tried apart."""
 _SHOWN = 60
 """Largest number of characters of a wrong value in a sentence."""
 
@@ -200,20 +201,15 @@ def parse_case(text: str, where: str) -> Case:
 
 def _without_client_fields(text: str) -> str:
     """Return a case without fields of messages that clients add: thinking, and empty ones such as `refusal`."""
-    case = json.loads(text)
+    case, own = json.loads(text), ChatMessage.model_fields
     for place in ("attempt", "retry"):
         attempt = case.get(place)
         messages = attempt.get("messages") if isinstance(attempt, dict) else None
-        if isinstance(messages, list):
-            attempt["messages"] = [_own_fields(message) for message in messages]
+        for message in messages if isinstance(messages, list) else ():
+            for name in list(message) if isinstance(message, dict) else ():
+                if name not in own and (not message[name] or name in THINKING):
+                    del message[name]
     return json.dumps(case)
-
-
-def _own_fields(message: Any) -> Any:
-    if not isinstance(message, dict):
-        return message
-    own = ChatMessage.model_fields
-    return {name: value for name, value in message.items() if name in own or (value and name not in THINKING)}
 
 
 def fault_of(error: ValidationError) -> str:
@@ -222,33 +218,23 @@ def fault_of(error: ValidationError) -> str:
     A value that fits none of several types is described by the error that is deepest inside it.
     """
     faults = error.errors(include_url=False)
-    fault = max(faults, key=lambda each: len(_path(each["loc"]))) if _is_union(faults[0]) else faults[0]
+    is_union = len(_path(faults[0]["loc"])) < len(faults[0]["loc"])
+    fault = max(faults, key=lambda each: len(_path(each["loc"]))) if is_union else faults[0]
     path, kind = _path(fault["loc"]), fault["type"]
-    where = f", {'.'.join(path)}" if path else ""
+    where, message = f", {'.'.join(path)}" if path else "", fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         close = get_close_matches(path[-1], _NAMES, n=1)
         return f"{where}: there is no such field" + (f" (did you mean {close[0]!r}?)" if close else "")
     if kind == "missing":
         return f"{where}: the field is missing"
     if kind == "json_invalid":
-        return f": it is not JSON ({_COLUMN.sub(' at column', fault['msg'].removeprefix('Invalid JSON: '))})"
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if kind == "value_error" else f"{where}: {message}, not {_shown(fault['input'])}"
+        return f": it is not JSON ({message.removeprefix('Invalid JSON: ').replace(' at line 1 column', ' at column')})"
+    if kind == "value_error":
+        return f"{where}: {message}"
+    shown = re.sub(r"\s+", " ", repr(fault["input"]))
+    return f"{where}: {message}, not {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'}"
 
 
 def _path(loc: tuple[int | str, ...]) -> list[str]:
     """Return the fields that lead to a value, without the types that pydantic has tried for it."""
-    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and not _is_type(part))]
-
-
-def _is_type(part: str) -> bool:
-    return part in ("str", "float", "int", "bool", "list", "dict")
-
-
-def _is_union(fault: Any) -> bool:
-    return any(isinstance(part, str) and (_is_type(part) or not part.isidentifier()) for part in fault["loc"])
-
-
-def _shown(value: Any) -> str:
-    shown = re.sub(r"\s+", " ", repr(value))
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]

@@ -1,19 +1,40 @@
-"""Files of cases: JSON lines, perhaps compressed, or Parquet. The ending of the name says which, or the caller."""
+"""Files of cases: JSON lines, perhaps compressed, or Parquet. The ending of the name says which, or the caller.
 
+Parquet has typed columns: the fields of a case as nested structs and lists. Two fields hold text or other JSON, so each
+has a second column: the input of a task (`input_json`), and the parts of a message's content (`parts`). The data of a
+part, the conditions and the stored reflection are columns of JSON as text.
+"""
+
+import json
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from retroformer.cases.case import CASE_BYTES, Case, parse_case
-from retroformer.cases.parquet import read_parquet, write_parquet
-from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.bounded import GIB, text_lines
+from pydantic import BaseModel, JsonValue
+
+from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
+from retroformer.files.bounded import GIB, open_regular, size, text_lines
 from retroformer.files.durable import replacing
+from retroformer.method.conversation import ChatMessage, ContentPart
+from retroformer.method.records import Reflection
 from retroformer.run.store.rows import serialised
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Format = Literal["cases", "parquet"]
 """Format of a file of cases; `cases` are JSON lines."""
+FORMATS: tuple[Format, ...] = get_args(Format)
 _FILE_BYTES = 64 * GIB
+_ROWS_AT_ONCE = 500
+"""Number of cases in memory at a time."""
+_ROW_GROUP_BYTES = 4 * GIB
+"""Largest row group, uncompressed: a small file may decompress to anything."""
+_PANDAS_INDEX = "__index_level_"
+"""Beginning of the names of columns that pandas adds."""
 
 
 def read_cases(path: str | Path, file_format: Format | None = None) -> Iterator[Case]:
@@ -32,7 +53,7 @@ def read_cases(path: str | Path, file_format: Format | None = None) -> Iterator[
     if not path.exists():
         raise MissingInput(f"There is no file {path}: name a file of cases.")
     plain = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    return read_parquet(path) if (file_format or _format_of(plain)) == "parquet" else _read_lines(path)
+    return _read_parquet(path) if (file_format or _format_of(plain)) == "parquet" else _read_lines(path)
 
 
 def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | None = None) -> int:
@@ -50,7 +71,7 @@ def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | N
         ConfigError: the name has another ending.
     """
     path = Path(path)
-    write = write_parquet if (file_format or _format_of(path)) == "parquet" else _write_lines
+    write = _write_parquet if (file_format or _format_of(path)) == "parquet" else _write_lines
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:
         return write(unfinished, cases)
@@ -78,3 +99,141 @@ def _write_lines(path: Path, cases: Iterable[Case]) -> int:
             file.write(f"{serialised(case)[1]}\n")
             count += 1
     return count
+
+
+def _read_parquet(path: Path) -> Iterator[Case]:
+    """Yield the cases of a file.
+
+    Raises:
+        DamagedFile: it is not Parquet, or a row is not a case; the sentence names the row, from 1, and the field.
+        MissingInput: it is not a regular file.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    with open_regular(path) as file:
+        try:
+            opened = pyarrow.parquet.ParquetFile(file)
+            _check_size(opened.metadata, path)
+            columns = [name for name in opened.schema_arrow.names if not name.startswith(_PANDAS_INDEX)]
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield _case(row, f"Row {number} of {path}")
+        except DamagedFile:
+            raise
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            what = " ".join(str(error).split())
+            raise DamagedFile(
+                f"{path} cannot be read as Parquet after row {number} ({what}): get a fresh copy."
+            ) from None
+
+
+def _check_size(metadata: Any, path: Path) -> None:
+    for number in range(metadata.num_row_groups):
+        if metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES:
+            limit = size(_ROW_GROUP_BYTES)
+            raise DamagedFile(f"Row group {number} of {path} holds more than {limit}, the limit: write smaller ones.")
+
+
+def _write_parquet(path: Path, cases: Iterable[Case]) -> int:
+    import pyarrow
+    import pyarrow.parquet
+
+    schema, count, waiting = pyarrow.schema(list(_arrow_type(Case))), 0, iter(cases)
+    with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while rows := [_row(case) for case in islice(waiting, _ROWS_AT_ONCE)]:
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            count += len(rows)
+    return count
+
+
+_SECOND_COLUMNS: dict[Any, tuple[str, Any]] = {
+    CaseTask: ("input_json", str),
+    ChatMessage: ("parts", tuple[ContentPart, ...]),
+}
+"""Name and type of the second column of each model that has one."""
+
+
+def _arrow_type(annotation: Any) -> "pyarrow.DataType":
+    """Return the Arrow type of a field: a struct, a list, a number, or text, which may be JSON."""
+    import pyarrow
+
+    kind = get_origin(annotation)
+    if kind in (dict, Literal) or annotation in (JsonValue, Reflection):
+        return pyarrow.string()
+    if kind in (tuple, Annotated, Union, UnionType):
+        inner = _arrow_type(next(argument for argument in get_args(annotation) if argument is not NoneType))
+        return pyarrow.list_(inner) if kind is tuple else inner
+    if issubclass(annotation, BaseModel):
+        fields = [(name, field.annotation) for name, field in annotation.model_fields.items()]
+        if annotation in _SECOND_COLUMNS:
+            fields.append(_SECOND_COLUMNS[annotation])
+        return pyarrow.struct([(name, _arrow_type(field)) for name, field in fields])
+    numbers = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+    return numbers.get(annotation, pyarrow.string())
+
+
+def _case(row: dict[str, Any], where: str) -> Case:
+    """Parse a row. Raises DamagedFile."""
+    fields = _without_nulls(row)
+    for place, holder, name in _json_columns(fields):
+        if isinstance(holder[name], str):
+            try:
+                holder[name] = json.loads(holder[name])
+            except (ValueError, RecursionError):
+                raise DamagedFile(f"{where}, {place}: it is not JSON; correct it and read the file again.") from None
+    if isinstance(task := fields.get("task"), dict) and "input_json" in task:
+        task["input"] = task.pop("input_json")
+    for _, message in _messages(fields):
+        if "parts" in message:
+            message["content"] = message.pop("parts")
+    try:
+        text = json.dumps(fields, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise DamagedFile(f"{where} holds a value that is not JSON ({error}): correct its column.") from None
+    if len(text) > CASE_BYTES:
+        raise DamagedFile(f"{where} holds more than {size(CASE_BYTES)}, the limit for a case: shorten it.")
+    return parse_case(text, where)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a row without the fields that are null: Parquet has every field in every row."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _row(case: Case) -> dict[str, Any]:
+    """Return the row of a case."""
+    row: dict[str, Any] = json.loads(serialised(case)[1])
+    if not isinstance(row["task"]["input"], str):
+        row["task"]["input_json"] = row["task"].pop("input")
+    for _, message in _messages(row):
+        if isinstance(message.get("content"), list):
+            message["parts"] = message.pop("content")
+    for _, holder, name in _json_columns(row):
+        holder[name] = json.dumps(holder[name], ensure_ascii=False)
+    return row
+
+
+def _json_columns(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the place of each column of JSON in a row, the object that has it, and its name there."""
+    for parent, name in (("task", "input_json"), ("origin", "conditions"), ("advice", "reflection")):
+        if isinstance(holder := row.get(parent), dict) and name in holder:
+            yield f"{parent}.{name}", holder, name
+    for place, message in _messages(row):
+        for index, part in enumerate(message.get("parts", ())):
+            if isinstance(part, dict) and "data" in part:
+                yield f"{place}.parts.{index}.data", part, "data"
+
+
+def _messages(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place of each message of a row, and the message."""
+    for parent in ("attempt", "retry"):
+        attempt = row.get(parent)
+        messages = attempt.get("messages") if isinstance(attempt, dict) else None
+        for number, message in enumerate(messages if isinstance(messages, list) else ()):
+            if isinstance(message, dict):
+                yield f"{parent}.messages.{number}", message

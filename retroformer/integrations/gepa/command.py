@@ -38,6 +38,6 @@ def gepa(
     for an arm of kind `document`, and the retries to the store of the run.
     """
     from retroformer.config.parts import load_config
-    from retroformer.integrations.gepa.optimize import Search, optimize
+    from retroformer.integrations.gepa.search import optimize
 
-    typer.echo(optimize(load_config(config, overrides), Search(retries, proposer, tokens)))
+    typer.echo(optimize(load_config(config, overrides), retries=retries, proposer=proposer, tokens=tokens))

@@ -5,6 +5,7 @@ Attempts are in the order of the logs' times, and within a log in the order of t
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from inspect_ai.log import (
     EvalLog,
     EvalSample,
+    EvalSampleSummary,
     EvalSpec,
     read_eval_log,
     read_eval_log_sample,
@@ -70,31 +72,34 @@ def _log(path: Path) -> EvalLog:
         raise MissingInput(f"{path} is not an Inspect log: the file name must end in .eval or .json.")
     open_regular(path).close()
     try:
-        return read_eval_log(path, resolve_attachments="core", exclude_fields=_UNREAD)
-    except ValidationError as error:
-        _refuse_sample(path)
-        raise MissingInput(f"{path} is not a valid Inspect log: {first_fault(error)}.") from None
-    except Exception as error:  # The package raises whatever zip, zlib, JSON and its own code do.
-        _refuse_sample(path)
-        raise MissingInput(f"{path} is damaged ({_one_line(error)}): get a fresh copy.") from None
+        with _refuse_damage(str(path)):
+            return read_eval_log(path, resolve_attachments="core", exclude_fields=_UNREAD)
+    except MissingInput:
+        if path.suffix == ".eval":
+            _refuse_sample(path)
+        raise
 
 
 def _refuse_sample(path: Path) -> None:
     """Raise MissingInput for the first sample that cannot be read; return if the log's fault lies elsewhere."""
-    if path.suffix != ".eval":
-        return
-    try:
+    summaries = list[EvalSampleSummary]()
+    with suppress(Exception):  # The log as a whole is at fault.
         summaries = read_eval_log_sample_summaries(path)
-    except Exception:  # As above: the log as a whole is at fault.
-        return
     for summary in summaries:
-        where = f"Sample {summary.id!r}, epoch {summary.epoch} of {path}"
-        try:
+        with _refuse_damage(f"Sample {summary.id!r}, epoch {summary.epoch} of {path}"):
             read_eval_log_sample(path, summary.id, summary.epoch, exclude_fields=_UNREAD)
-        except ValidationError as error:
-            raise MissingInput(f"{where} is malformed: {first_fault(error)}.") from None
-        except Exception as error:  # As above.
-            raise MissingInput(f"{where} is damaged ({_one_line(error)}): get a fresh copy.") from None
+
+
+@contextmanager
+def _refuse_damage(where: str) -> Iterator[None]:
+    """Turn whatever the package raises, its own errors and those of zip, zlib and JSON, into MissingInput."""
+    try:
+        yield
+    except ValidationError as error:
+        raise MissingInput(f"{where} is malformed: {first_fault(error)}.") from None
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise MissingInput(f"{where} is damaged ({what}): get a fresh copy.") from None
 
 
 def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str) -> TracedAttempt | Skipped:
@@ -160,10 +165,6 @@ def _messages(messages: Sequence[InspectMessage]) -> tuple[ChatMessage, ...]:
 
 def _parts(content: Sequence[Content]) -> list[dict[str, Any]]:
     return [part.model_dump(mode="json", exclude={"internal"}) for part in content]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _score_of(sample: EvalSample, wanted: str | None, where: str) -> float | None:

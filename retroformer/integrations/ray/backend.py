@@ -23,7 +23,7 @@ from retroformer.run.backends import Chunk, Done, OpenPlayer, Play, Played
 
 ray: Any = untyped_ray
 """The package without types: it declares its functions in a way that type checkers do not see."""
-AHEAD = 2
+_CHUNKS_PER_WORKER = 2
 """Number of chunks that a worker holds: one that it plays, and the next."""
 _CLOSING_SECONDS = 10.0
 """Time that workers get to stop their environments."""
@@ -103,7 +103,7 @@ async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -
     Raises the first error of a chunk, after the chunks in work have ended: their calls are paid for.
     """
     working: dict[asyncio.Future[Any], tuple[Any, Chunk]] = {}
-    free = [worker for _ in range(AHEAD) for worker in workers]
+    free = [worker for _ in range(_CHUNKS_PER_WORKER) for worker in workers]
     errors = list[RetroformerError]()
     while waiting or working:
         while waiting and free:

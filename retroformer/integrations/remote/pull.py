@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from retroformer.cases.exchange import import_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.config.file import load, load_domains
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files import durable

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from retroformer.cases.exchange import export_cases
+from retroformer.cases.export_cases import export_cases
 from retroformer.config.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_domains

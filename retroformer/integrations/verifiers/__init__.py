@@ -7,17 +7,10 @@ from typing import Any
 
 from retroformer.agents.actors import ANSWER
 from retroformer.environments.extras import Extras
-from retroformer.integrations.verifiers.section import Verifiers
-from retroformer.integrations.verifiers.taskset import (
-    VerifiersTaskset,
-    environment_versions,
-    require_environment,
-    taskset,
-)
+from retroformer.integrations.verifiers.section import Verifiers as Section
+from retroformer.integrations.verifiers.taskset import environment_versions, require_environment, taskset
 
-__all__ = ["Section", "VerifiersTaskset", "extras", "load_environment", "taskset"]
-
-Section = Verifiers
+__all__ = ["Section", "extras", "load_environment", "taskset"]
 
 extras = Extras(
     actors={"answer": ANSWER},
@@ -37,6 +30,6 @@ def load_environment(config: str, overrides: tuple[str, ...] = (), tasks: int | 
     Raises:
         ConfigError, MissingInput: the config or the data are wrong or missing.
     """
-    from retroformer.integrations.verifiers.export import exported
+    from retroformer.integrations.verifiers.export import ExportedEnvironment
 
-    return exported(config, overrides, tasks)
+    return ExportedEnvironment(config, overrides, tasks)

@@ -6,8 +6,8 @@ The prompt is a chat with the instruction and examples of the config's prompt pa
 
 import asyncio
 import math
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,92 +25,59 @@ from retroformer.config.parts import chosen_tasks
 from retroformer.environments.pool import EnvironmentPool, PooledEpisode
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure
-from retroformer.method.prompts import PromptPack, conversation_prompt, load_pack
+from retroformer.method.prompts import conversation_prompt, load_pack
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Task, Transition
 
 _PROCESSES = 2
 """Processes of the environment of a split."""
-_PLAYING, _REWARDS = "retroformer_playing", "retroformer_rewards"
+_EPISODE, _REWARDS = "retroformer_episode", "retroformer_rewards"
 
 Result = TypeVar("Result")
 
 
-class Playing(NamedTuple):
-    """An episode in progress."""
+class OpenEpisode(NamedTuple):
+    """An episode in progress, and what ends it."""
 
-    context: AbstractAsyncContextManager[PooledEpisode]
+    stack: AsyncExitStack
     episode: PooledEpisode
 
 
 class Pools:
-    """Processes for the tasks of each split, started when they are needed."""
+    """Processes for the tasks of each split, started when they are needed, and used from a loop of their own."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._pools: dict[str, EnvironmentPool] = {}
         self._background: Background | None = None
 
-    async def begin(self, task: Task) -> tuple[Playing, Transition]:
+    async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await the work in the thread with our loop."""
+        self._background = self._background or Background()
+        return await asyncio.wrap_future(self._background.start(work))
+
+    async def begin(self, task: Task) -> tuple[OpenEpisode, Transition]:
         """Start an episode. Raises EnvironmentFailure."""
-        return await self._run(self._begin(task))
-
-    async def step(self, playing: Playing, action: str) -> Transition:
-        """Do one action. Raises EnvironmentFailure."""
-        return await self._run(playing.episode.step(action))
-
-    async def leave(self, playing: Playing) -> None:
-        """End an episode."""
-        await self._run(_leave(playing))
+        if task.split not in self._pools:
+            experiment = self._experiment
+            section = experiment.environment.model_copy(update={"split": task.split})
+            self._pools[task.split] = EnvironmentPool(section, experiment.seed, _PROCESSES)
+        async with AsyncExitStack() as stack:
+            episode = await stack.enter_async_context(self._pools[task.split].episode(task))
+            opening = await episode.reset()
+            return OpenEpisode(stack.pop_all(), episode), opening
 
     async def stop(self) -> None:
         """Stop the processes; a later episode starts new ones."""
         if self._background is not None:
-            await self._run(self._stop())
+            await self.run(self._stop())
             background, self._background = self._background, None
             background.close()
-
-    async def _begin(self, task: Task) -> tuple[Playing, Transition]:
-        context = self._pool(task.split).episode(task)
-        playing = Playing(context, await context.__aenter__())
-        try:
-            return playing, await playing.episode.reset()
-        except BaseException:
-            await _leave(playing)
-            raise
 
     async def _stop(self) -> None:
         for pool in self._pools.values():
             await pool.__aexit__(None, None, None)
         self._pools = {}
-
-    def _pool(self, split: str) -> EnvironmentPool:
-        if split not in self._pools:
-            experiment = self._experiment
-            section = experiment.environment.model_copy(update={"split": split})
-            self._pools[split] = EnvironmentPool(section, experiment.seed, _PROCESSES)
-        return self._pools[split]
-
-    async def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await the work in the thread with our loop."""
-        self._background = self._background or Background()
-        return await asyncio.wrap_future(self._background.start(work))
-
-
-async def _leave(playing: Playing) -> None:
-    await playing.context.__aexit__(None, None, None)
-
-
-def exported(config: str, overrides: tuple[str, ...], tasks: int | None) -> "ExportedEnvironment":
-    """Return the environment of a config. Raises ConfigError, MissingInput."""
-    experiment = load(Path(config), overrides)
-    if not actor_kind(experiment).asks_model:
-        raise ConfigError(
-            f"The {experiment.actor.kind} actor is a program, so verifiers cannot play in its place: set actor.kind."
-        )
-    extras(experiment.environment).require_machine(experiment.environment)
-    pack = load_pack(experiment.actor.prompts, experiment.environment.name)
-    return ExportedEnvironment(experiment, pack, tasks)
 
 
 class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # verifiers is not type-checked here.
@@ -119,8 +86,16 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
     Each task is shown when its rollout begins, so no task is opened for the dataset.
     """
 
-    def __init__(self, experiment: Experiment, pack: PromptPack, tasks: int | None) -> None:
-        self._experiment, self._pack = experiment, pack
+    def __init__(self, config: str, overrides: tuple[str, ...], tasks: int | None) -> None:
+        """Read a config. Raises ConfigError, MissingInput."""
+        self._experiment = experiment = load(Path(config), overrides)
+        if not actor_kind(experiment).asks_model:
+            raise ConfigError(
+                f"The {experiment.actor.kind} actor is a program, so verifiers cannot play in its place: set "
+                "actor.kind."
+            )
+        extras(experiment.environment).require_machine(experiment.environment)
+        self._pack = load_pack(experiment.actor.prompts, experiment.environment.name)
         self._pools = Pools(experiment)
         super().__init__(
             dataset=lambda: self._dataset(experiment.environment.split, tasks),
@@ -133,20 +108,17 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         """Start the episode and put its opening into the prompt. Raises verifiers.InfraError."""
         task = Task.model_validate(state["info"])
         state[_REWARDS] = []
-        try:
-            state[_PLAYING], shown = await self._pools.begin(task)
-        except InfrastructureFailure as error:
-            raise InfraError(str(error)) from error
+        with _infrastructure_errors():
+            state[_EPISODE], shown = await self._pools.run(self._pools.begin(task))
         scene = Scene(task=task, opening=shown.observation, steps=(), memory=Memory())
         state["prompt"] = [message.model_dump() for message in conversation_prompt(self._pack, scene)]
         return state
 
     async def env_response(self, messages: Any, state: Any, **_: Any) -> Any:
         """Do the action of the last turn. Raises verifiers.InfraError."""
-        try:
-            transition = await self._pools.step(state[_PLAYING], self._action(str(messages[-1].content or "")))
-        except InfrastructureFailure as error:
-            raise InfraError(str(error)) from error
+        action = self._action(str(messages[-1].content or ""))
+        with _infrastructure_errors():
+            transition = await self._pools.run(state[_EPISODE].episode.step(action))
         state[_REWARDS].append(transition.reward)
         answer = [UserMessage(content=transition.observation)]
         if transition.over:
@@ -156,9 +128,9 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
     @verifiers.cleanup  # type: ignore[untyped-decorator]
     async def leave_episode(self, state: Any) -> None:
         """Let the process play another episode."""
-        if (playing := state.get(_PLAYING)) is not None:
-            state[_PLAYING] = None
-            await self._pools.leave(playing)
+        if (playing := state.get(_EPISODE)) is not None:
+            state[_EPISODE] = None
+            await self._pools.run(playing.stack.aclose())
 
     @verifiers.teardown  # type: ignore[untyped-decorator]
     async def stop_processes(self) -> None:
@@ -180,6 +152,15 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
 def episode_return(state: Any) -> float:
     """Return the sum of the rewards of an attempt."""
     return math.fsum(state[_REWARDS])
+
+
+@contextmanager
+def _infrastructure_errors() -> Iterator[None]:
+    """Turn our failures in the block into those of verifiers."""
+    try:
+        yield
+    except InfrastructureFailure as error:
+        raise InfraError(str(error)) from error
 
 
 def _held_out_split(experiment: Experiment) -> str:

@@ -123,10 +123,9 @@ def _attempt(
             advice=advice_in(_info(rollout), f"{where}: info"),
             source=where,
         )
-    except ValidationError as error:
-        raise MissingInput(f"{where}: {first_fault(error)}.") from None
     except ValueError as error:
-        raise MissingInput(f"{where}: {error}.") from None
+        fault = first_fault(error) if isinstance(error, ValidationError) else error
+        raise MissingInput(f"{where}: {fault}.") from None
 
 
 def _messages(value: list[Any] | str | None, role: str) -> list[Any]:

@@ -1,24 +1,21 @@
-"""Taskset and environment of verifiers."""
+"""Tasks of an environment of verifiers: it is loaded by its name, and its datasets are the splits."""
 
-import asyncio
 import importlib.metadata
 import json
-import weakref
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retroformer.config.user_code import module_files
-from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
-from retroformer.errors import EnvironmentFailure
+from retroformer.environments.tasksets import RowTaskset, require_package
+from retroformer.errors import ConfigError
 from retroformer.files.text import sha256_of
-from retroformer.integrations.verifiers.loading import load, rows
 from retroformer.integrations.verifiers.section import Verifiers
-from retroformer.method.records import Task, Transition
+from retroformer.method.protocols import Environment
 from retroformer.run.provenance import numbered_sha256
-
-if TYPE_CHECKING:
-    from retroformer.integrations.verifiers.rollout import Rollout
 
 
 class VerifiersTaskset(RowTaskset[dict[str, Any]]):
@@ -29,8 +26,8 @@ class VerifiersTaskset(RowTaskset[dict[str, Any]]):
         super().__init__(
             section.name,
             section.split,
-            lambda: {f"{section.split}/{number}": row for number, row in enumerate(rows(self._loaded, section))},
-            lambda rows: VerifiersEnvironment(section, self._loaded, rows),
+            lambda: {f"{section.split}/{number}": row for number, row in enumerate(_rows(self._loaded, section))},
+            self._environment_of,
         )
 
     def fingerprint(self) -> str:
@@ -39,52 +36,12 @@ class VerifiersTaskset(RowTaskset[dict[str, Any]]):
 
     @cached_property
     def _loaded(self) -> Any:
-        return load(self._section)
+        return _load(self._section)
 
+    def _environment_of(self, rows: Any) -> Environment:
+        from retroformer.integrations.verifiers.environment import VerifiersEnvironment
 
-class VerifiersEnvironment:
-    """Episodes of any number of turns; every action is a turn of the model."""
-
-    def __init__(self, section: Verifiers, environment: Any, tasks: Mapping[str, dict[str, Any]]) -> None:
-        self._section, self._environment, self._tasks = section, environment, tasks
-        self._loop = asyncio.new_event_loop()
-        weakref.finalize(self, self._loop.close)
-        self._rollout: Rollout | None = None
-        self._steps = 0
-
-    def reset(self, task: Task) -> Transition:
-        """Start a rollout and show its prompt. Raises UnknownTask, EnvironmentFailure."""
-        from retroformer.integrations.verifiers.rollout import Rollout
-
-        row = row_of(self._tasks, task)
-        if self._rollout is not None:
-            self._rollout.stop()
-        self._steps, self._rollout = 0, Rollout(self._environment, dict(row), self._loop)
-        shown = self._rollout.advance()
-        if not isinstance(shown, str):
-            raise EnvironmentFailure("The environment of verifiers ended the rollout before the first turn.")
-        return Transition(observation=shown, tools=self._rollout.tools or None)
-
-    def step(self, action: str) -> Transition:
-        """Give one turn of the model; at the end, the rubric's reward is the return. Raises EnvironmentFailure."""
-        if self._rollout is None:
-            raise not_reset()
-        self._steps += 1
-        shown = self._rollout.answer(action)
-        if not isinstance(shown, str):
-            score = self._section.scaled(shown.reward)
-            solved = score == 1
-            return Transition(
-                observation=f"{shown.text}\nThe rubric's reward is {shown.reward:.3g}.".strip(),
-                reward=score,
-                terminated=solved or not shown.truncated,
-                truncated=shown.truncated and not solved,
-                success=solved,
-            )
-        if self._steps >= self._section.max_steps:
-            self._rollout.stop()
-            return Transition(observation=shown, truncated=True)
-        return Transition(observation=shown, tools=self._rollout.tools or None)
+        return VerifiersEnvironment(self._section, self._loaded, rows)
 
 
 def taskset(section: Verifiers, seed: int = 0) -> VerifiersTaskset:
@@ -94,7 +51,7 @@ def taskset(section: Verifiers, seed: int = 0) -> VerifiersTaskset:
 
 def require_environment(section: Verifiers) -> None:
     """Check that the environment can be loaded and has tasks. Raises MissingInput, ConfigError."""
-    rows(load(section), section)
+    _rows(_load(section), section)
 
 
 def environment_versions(section: Verifiers) -> dict[str, str]:
@@ -104,3 +61,59 @@ def environment_versions(section: Verifiers) -> dict[str, str]:
         return {name: importlib.metadata.version(name)}
     except importlib.metadata.PackageNotFoundError:
         return {name: numbered_sha256(module_files(name.replace("-", "_")))}
+
+
+def _load(section: Verifiers) -> Any:
+    """Return the environment that a section names. Raises MissingInput, ConfigError."""
+    require_package("verifiers", "verifiers")
+    import verifiers
+
+    with _signals_kept():
+        try:
+            return verifiers.load_environment(section.environment, **section.args)
+        except Exception as error:  # The environment is a package of its own: anything may go wrong in it.
+            raise ConfigError(
+                f"The environment {section.environment!r} of verifiers cannot be loaded: {error}. "
+                "Correct environment.environment and environment.args."
+            ) from error
+
+
+def _rows(environment: Any, section: Verifiers) -> list[dict[str, Any]]:
+    """Return the tasks of the split.
+
+    Raises:
+        ConfigError: the environment has one dataset, and `held_out` does not divide it; or two, and it is set.
+    """
+    has_training, has_evaluation = (environment.dataset_source is not None, environment.eval_dataset_source is not None)
+    has_both, is_training = has_training and has_evaluation, section.split == "train"
+    use_training = is_training if has_both else has_training
+    dataset = environment.get_dataset() if use_training else environment.get_eval_dataset()
+    tasks: list[dict[str, Any]] = dataset.to_list()
+    if has_both:
+        if section.held_out:
+            raise ConfigError(
+                f"{section.environment!r} has an evaluation dataset of its own: leave environment.held_out out."
+            )
+        return tasks
+    if not is_training and not section.held_out:
+        raise ConfigError(
+            f"{section.environment!r} has one dataset of {len(tasks)} tasks: set environment.held_out to the number "
+            "of tasks at its end that are held out."
+        )
+    if section.held_out >= len(tasks):
+        raise ConfigError(f"{section.environment!r} has {len(tasks)} tasks: lower environment.held_out.")
+    first = len(tasks) - section.held_out
+    return tasks[:first] if is_training else tasks[first:]
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restore the handlers of SIGINT and SIGTERM, which every environment of verifiers replaces by its own."""
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

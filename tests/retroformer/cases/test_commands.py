@@ -6,8 +6,8 @@ import pytest
 
 import retroformer as rf
 from retroformer.__main__ import main
-from retroformer.cases.exchange import export_cases, import_cases
-from retroformer.cases.storing import store_cases
+from retroformer.cases.export_cases import export_cases
+from retroformer.cases.import_cases import import_cases, store_cases
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import retroformer as rf
-from retroformer.cases.exchange import export_cases, import_cases
+from retroformer.cases.export_cases import export_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.config.arm_names import LIVE
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 import retroformer as rf
-from retroformer.cases.exchange import import_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store
 from retroformer.errors import DamagedFile, MissingInput

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from retroformer.cases.case import Case, parse_case
-from retroformer.cases.stored import stored_cases
-from retroformer.cases.storing import StoredCases, store_cases
+from retroformer.cases.export_cases import stored_cases
+from retroformer.cases.import_cases import StoredCases, store_cases
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store

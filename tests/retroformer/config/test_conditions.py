@@ -12,7 +12,8 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
-from retroformer.cases.exchange import export_cases, import_cases
+from retroformer.cases.export_cases import export_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from retroformer.cases.exchange import import_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.config.parts import LoadedConfig

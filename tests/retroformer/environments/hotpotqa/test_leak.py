@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from retroformer.cases.exchange import import_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store
 from retroformer.environments.hotpotqa import taskset

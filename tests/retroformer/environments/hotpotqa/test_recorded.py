@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from retroformer.cases.case import Case
-from retroformer.cases.exchange import import_cases
+from retroformer.cases.import_cases import import_cases
 from retroformer.cases.traced import Skipped
 from retroformer.config.conditions import prompts_sha256
 from retroformer.config.experiment import Experiment

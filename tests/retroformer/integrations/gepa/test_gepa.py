@@ -13,8 +13,9 @@ from retroformer.errors import InfrastructureFailure, MissingInput
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
-optimize = pytest.importorskip("retroformer.integrations.gepa.optimize", reason="the extra gepa is not installed")
+search = pytest.importorskip("retroformer.integrations.gepa.search", reason="the extra gepa is not installed")
 
+SETTINGS = {"retries": 60, "proposer": None, "tokens": 100}
 KINDS = ("fridge", "microwave", "dresser", "bed", "sidetable", "garbagecan", "diningtable", "countertop")
 GUIDE = f"Look in {', '.join(f'{kind} {number}' for kind in KINDS for number in (2, 1))}."
 ARMS = {"nothing": {"kind": "none"}, "guide": {"kind": "document", "file": "runs/toy/gepa/document.md"}}
@@ -33,24 +34,23 @@ def propose(body: Body) -> str:
 def test_a_document_that_helps_is_kept_and_can_be_an_arm(tmp_path: Path) -> None:
     with Endpoint(propose) as server:
         config = open_config(write_config(tmp_path, server.url, CONFIG), "collect.tasks=24", "loop.trials=2")
-        search = optimize.Search(retries=60, proposer=None, tokens=100)
         with pytest.raises(MissingInput, match="run `retroformer collect"):
-            optimize.optimize(config, search)
+            search.optimize(config, **SETTINGS)
         asyncio.run(rate_reflections(config))
-        summary = optimize.optimize(config, search)
+        summary = search.optimize(config, **SETTINGS)
         written = facts(config, DOCUMENT)
         asked = len(server.requests)
         # A search that has ended is only read again.
-        assert optimize.optimize(config, search) == summary
+        assert search.optimize(config, **SETTINGS) == summary
         assert (len(server.requests), facts(config, DOCUMENT).counts) == (asked, written.counts)
         # One with other settings begins anew; only its retries with the same documents are stored already.
-        assert optimize.optimize(config, search._replace(tokens=90)) == summary
+        assert search.optimize(config, **SETTINGS | {"tokens": 90}) == summary
         assert len(server.requests) > asked
         assert facts(config, DOCUMENT).counts == written.counts
         asked = len(server.requests)
         asyncio.run(compare_arms(config))
     assert Path("runs/toy/gepa/document.md").read_text() == f"{GUIDE}\n"
-    assert {stored.reflection.text for stored in written.reflections} == {optimize.START, GUIDE}
+    assert {stored.reflection.text for stored in written.reflections} == {search.START, GUIDE}
     first, best = map(float, re.findall(r"[+-]\d\.\d+", summary))
     assert best > first
     report = Path("runs/toy/eval/report.md").read_text()
@@ -66,11 +66,10 @@ def test_a_proposer_that_cannot_be_reached_stops_the_search_and_loses_nothing(tm
         config = open_config(path, "collect.tasks=24", "loop.trials=2")
         asyncio.run(rate_reflections(config))
         server.behaviour = Behaviour.ERROR
-        search = optimize.Search(retries=60, proposer=None, tokens=100)
         with pytest.raises(InfrastructureFailure):
-            optimize.optimize(config, search)
+            search.optimize(config, **SETTINGS)
         played = facts(config, DOCUMENT).counts
         assert played[0] > 0
         server.behaviour = Behaviour.WELL
-        optimize.optimize(config, search)
+        search.optimize(config, **SETTINGS)
     assert Path("runs/toy/gepa/document.md").read_text() == f"{GUIDE}\n"

@@ -10,7 +10,7 @@ pytest.importorskip("opentelemetry.proto")
 
 from retroformer.__main__ import main
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.storing import store_cases
+from retroformer.cases.import_cases import store_cases
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput

@@ -16,7 +16,7 @@ from tests.train.world import collect, config_file, save_tiny_model
 from train.stage_kinds import STAGES
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
-from retroformer.integrations.ray.training import EARLIER_STAGES, Job
+from retroformer.integrations.ray.command import EARLIER_STAGES, Job
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
 

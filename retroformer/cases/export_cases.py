@@ -1,4 +1,4 @@
-"""Reads the facts of a run back as cases.
+"""Writes the facts of a run as cases.
 
 Each reflection is a case with every retry that read it, an attempt that was retried without advice is a case with that
 retry, and every other attempt is a case of its own.
@@ -6,18 +6,23 @@ retry, and every other attempt is a case of its own.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from retroformer.agents.attempt_result import checked_score
 from retroformer.agents.messages import steps_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt, CaseTask, Origin, fault_of
+from retroformer.cases.files import FORMATS, write_cases
 from retroformer.coach.stories.reading import shared_trial
 from retroformer.config.arm_names import UNADVISED, is_rated
-from retroformer.errors import ConfigError
+from retroformer.config.experiment import Experiment
+from retroformer.config.storage import open_whole_store
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key, Reflection, Trajectory, task_of_story
 from retroformer.run.store import Store, StoredReflection
 from retroformer.run.store.marks import Mark
@@ -25,6 +30,30 @@ from retroformer.run.store.marks import Mark
 Attempt = tuple[Key, Trajectory]
 Link = tuple[Attempt, Reflection | None, tuple[Key, Trajectory | None] | None]
 """An attempt, the advice on it, and the retry that read it."""
+
+
+def export_cases(experiment: Experiment, path: Path, name: str | None = None, *, exact: bool = False) -> str:
+    """Write the cases of a run to a file. Return a sentence with their number.
+
+    Args:
+        experiment: config of the run.
+        path: the file; an earlier one is replaced.
+        name: `cases` or `parquet`; by default the ending of the path says it.
+        exact: write all facts, with their origin, so that an import restores them.
+
+    Raises:
+        MissingInput: the run has no such attempts.
+        ConfigError: there is no such format, or a return is no score from 0 to 1 and the cases are not exact.
+        StoreError: the store cannot be read, or a fact is damaged.
+    """
+    if name not in (None, *FORMATS):
+        raise ConfigError(f"There is no format {name!r}: choose one of {', '.join(FORMATS)}.")
+    with closing(open_whole_store(experiment)) as store:
+        cases = stored_cases(store, exact=exact)
+        if (first := next(cases, None)) is None:
+            raise MissingInput(f"No attempts of the run {experiment.name!r} in {store.url}: collect or import first.")
+        count = write_cases(path, chain([first], cases), name)
+    return f"{count} cases are in {path}"
 
 
 def stored_cases(store: Store, *, exact: bool = False) -> Iterator[Case]:
@@ -59,37 +88,32 @@ def _exact_cases(store: Store, arm: str, arms: Sequence[str]) -> Iterator[Case]:
 
     def elsewhere(key: Key) -> Attempt | None:
         """Return an attempt that lies in another arm, such as one that several arms share."""
-        for place, other in enumerate(others):
+        for other in others:
             moved = key.model_copy(update={"arm": other})
             if (attempt := store.trajectory(moved)) is not None:
-                others.insert(0, others.pop(place))  # The next one is probably in the same arm.
                 return moved, attempt
         return None
 
     for attempts, reflections in _tasks(store, arm):
         for link in _links(attempts, reflections, elsewhere):
             (key, first), _, after = link
-            yield _case(
-                link,
-                partial(_exact_attempt, first.opening),
-                Origin(
-                    environment=first.task.environment,
-                    attempt=key,
-                    retry=after[0] if after is not None else None,
-                    conditions=conditions,
-                    marks=tuple(marks[key.task_id]),
-                ),
+            origin = Origin(
+                environment=first.task.environment,
+                attempt=key,
+                retry=after[0] if after is not None else None,
+                conditions=conditions,
+                marks=tuple(marks[key.task_id]),
             )
+            yield _case(link, partial(_exact_attempt, first.opening), origin)
 
 
 def _tasks(store: Store, arm: str) -> Iterator[tuple[dict[Key, Trajectory], list[StoredReflection]]]:
     """Yield the facts of an arm task by task."""
     # Both streams come in the order of their keys.
-    streams: list[Iterator[Attempt | StoredReflection]] = [
-        store.stream_trajectories(arm),
-        store.stream_reflections(arm),
-    ]
-    for _, facts in groupby(merge(*streams, key=_task_id), key=_task_id):
+    both: Iterator[Attempt | StoredReflection] = merge(
+        store.stream_trajectories(arm), store.stream_reflections(arm), key=_task_id
+    )
+    for _, facts in groupby(both, key=_task_id):
         attempts, reflections = dict[Key, Trajectory](), list[StoredReflection]()
         for fact in facts:
             if isinstance(fact, StoredReflection):

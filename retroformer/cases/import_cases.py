@@ -1,8 +1,9 @@
-"""Stores cases as facts of a run, so that train, export and reports read them like collected ones.
+"""Reads cases into a run, from files of cases and from other programs' records.
 
-An attempt with advice and a retry becomes a rated reflection, in the arm that `collect` fills. An attempt with advice
-alone becomes a reflection without a rating, and any other attempt a fact that waits for advice. An attempt that was
-retried without advice measures luck, so both lie in the arm of unadvised retries, as with `retroformer.Reflector`.
+They are stored as facts, so that train, export and reports read them like collected ones. An attempt with advice and a
+retry becomes a rated reflection, in the arm that `collect` fills. An attempt with advice alone becomes a reflection
+without a rating, and any other attempt a fact that waits for advice. An attempt that was retried without advice
+measures luck, so both lie in the arm of unadvised retries, as with `retroformer.Reflector`.
 
 Keys follow from content: the task's id is followed by a hash of the attempt, such as `refund-1@0123456789ab`, and a
 candidate or repeat has a hash of its text above its own number. So cases may come in any order and from several
@@ -17,30 +18,105 @@ A case with an origin is stored under its keys and conditions, as it is.
 """
 
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.agents.attempt_result import as_trajectory, read_result, text_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAttempt, Origin
+from retroformer.cases.files import FORMATS, read_cases
+from retroformer.cases.traced import Skipped
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.conditions import check_imported, is_record_of_conditions, prompts_sha256
 from retroformer.config.experiment import Experiment
+from retroformer.config.plugins import load_plugin, plugin_names
 from retroformer.config.storage import open_store
 from retroformer.config.views import reads_pack, reflection_renderer
 from retroformer.endpoint.answers import without_thinking
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
 from retroformer.run.store import NewReflection, NewTrajectory
 from retroformer.run.store.marks import Mark
 
+IMPORTERS = "retroformer.importers"
+"""Entry point group of the formats of integrations and installed packages: NAME = "module:function", a `Reader`."""
+Reader = Callable[[Path, str | None, Any], Iterator[Case | Skipped]]
+"""Reader of a format: gets a file or folder, the name of the score to use (None: the only one) and the config's section
+of the environment; yields cases, and an entry for everything that is left out.
+
+It raises MissingInput with file, line and field for whatever cannot be read.
+"""
+Conditions = Mapping[str, Any]
 _HASHES = 2**21 - 1
 """Number of hashes above the number of a candidate or repeat, which has 10 of the 31 bits of a key."""
 _AUTHOR = "recorded"
 """Endpoint of advice that was not written here."""
 
-Conditions = Mapping[str, Any]
+
+def import_cases(
+    experiment: Experiment, path: Path, name: str | None = None, score: str | None = None, *, as_json: bool = False
+) -> str:
+    """Add the cases of a file or folder to the run's store, all or none. Cases that are already stored do not change.
+
+    Args:
+        experiment: config of the run.
+        path: file or folder.
+        name: name of the format; by default the ending of the path says it.
+        score: name of the score to use, of a format that has several.
+        as_json: whether the last line of the summary is JSON.
+
+    Returns:
+        Summary with the numbers of cases and facts, and of entries that were left out.
+
+    Raises:
+        MissingInput: there is no such file, it cannot be read, or it has no case.
+        DamagedFile: a line or row is not a case.
+        ConfigError: there is no such format, or the run holds attempts of other conditions.
+    """
+    skipped = Counter[str]()
+
+    def left_out() -> list[str]:
+        return [f"skipped {count} {reason}" for reason, count in skipped.items()]
+
+    def cases() -> Iterator[Case]:
+        skipped.clear()
+        empty = True
+        for entry in _entries(experiment, path, name, score):
+            if isinstance(entry, Skipped):
+                skipped[entry.reason] += 1
+            else:
+                empty = False
+                yield entry
+        if empty:
+            reasons = "; ".join(left_out()) or "it holds none"
+            raise MissingInput(
+                f"{path} has no attempt to learn from ({reasons}): see docs/traces.md for what one needs."
+            )
+
+    source = "cases" if name is None or name in FORMATS else name
+    stored = store_cases(experiment, cases, source, str(path))
+    lines = [
+        f"{stored.cases} cases are in {experiment.store_url}, {stored.new_facts} of their facts new: {stored.rated} "
+        f"are rated, {stored.failures} failures wait for advice",
+        *left_out(),
+    ]
+    return "\n".join([*lines, json.dumps(stored._asdict() | {"skipped": skipped})] if as_json else lines)
+
+
+def _entries(experiment: Experiment, path: Path, name: str | None, score: str | None) -> Iterator[Case | Skipped]:
+    """Return what a reader yields. Raises ConfigError, MissingInput."""
+    if name is None or name in FORMATS:
+        if score is not None:
+            raise ConfigError(f"--score {score}: a case has one score; name another program's records with --format.")
+        return read_cases(path, name)
+    if name not in (names := plugin_names(IMPORTERS)):
+        raise ConfigError(f"There is no format {name!r}: choose one of {', '.join(sorted({*FORMATS, *names}))}.")
+    read: Reader = load_plugin(IMPORTERS, name, "format")
+    return read(path, score, experiment.environment)
 
 
 class StoredCases(NamedTuple):

@@ -1,0 +1,263 @@
+"""The search: GEPA proposes documents, and the actor's retries of stored failures rate them."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple, cast
+
+from gepa.api import optimize as evolve
+from gepa.core.adapter import EvaluationBatch, ProposalFn
+from gepa.core.result import GEPAResult
+
+from retroformer.config.arm_names import DOCUMENT, collecting
+from retroformer.config.experiment import Experiment
+from retroformer.config.given_advice import Retrying, conditions_of_retries, retrying
+from retroformer.config.parts import LoadedConfig, check_prompts, gather_all
+from retroformer.config.storage import open_whole_store
+from retroformer.config.views import reflection_renderer
+from retroformer.errors import EndpointFailure, InfrastructureFailure, MissingInput, usage_of
+from retroformer.files.durable import write_text
+from retroformer.files.text import sha256_of, storable
+from retroformer.method.records import Author, Key, Memory, Message, Outcome, Reflection, Trajectory
+from retroformer.run.store import Store
+
+START = "Search the places that were not searched yet, and do not repeat what failed."
+"""Document that the search starts from."""
+_COMPONENT = "document"
+_AUTHOR = Author(endpoint="gepa", model="document")
+_CHECKED = 40
+"""Largest number of failures by which documents are compared; the others show what to improve."""
+_SHOWN_AT_ONCE = 3
+"""Number of retries that one proposal is made from."""
+_NUMBERS = 1 << 24
+"""Number of candidate numbers, among which a document's own is found by its hash."""
+
+
+class Failure(NamedTuple):
+    """A failed first attempt, and the reflector's view of it."""
+
+    attempt: Trajectory
+    view: str
+
+
+class Retry(NamedTuple):
+    """A retry of a failure with a document."""
+
+    failure: Failure
+    attempt: Trajectory
+    view: str
+
+    @property
+    def gain(self) -> float:
+        """Change of the return (Retroformer, section 4.3: the rating)."""
+        return self.attempt.episode_return - self.failure.attempt.episode_return
+
+
+def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None, tokens: int) -> str:
+    """Search for the best document, write it to the folder of the run, and return a summary.
+
+    A search that was stopped goes on where it was, and one with more retries goes on from its end. One with other
+    failures, another proposer or other settings begins anew.
+
+    Args:
+        config: config of the run.
+        retries: number of retries to spend; None: as many as the collection of this run made.
+        proposer: model at the reflector's endpoint that writes documents; None: the reflector.
+        tokens: most tokens of a document.
+
+    Raises:
+        MissingInput: no failed attempts are stored, or no number is given and the collection made no retries.
+        InfrastructureFailure: the proposer does not answer, or a retry could not be played.
+        RetroformerError: something that the actor needs does not start, or the budget is spent.
+    """
+    experiment = config.experiment
+    check_prompts(experiment)
+    folder, played_under = experiment.folder / "gepa", partial(conditions_of_retries, experiment)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(open_whole_store(experiment)))
+        # Missing failures are reported before anything starts.
+        failures = failed_first_attempts(experiment, store)
+        retries = retries or _collected_retries(experiment, store)
+        random.Random(experiment.seed).shuffle(failures)
+        checked = min(_CHECKED, len(failures) // 2)
+        play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
+        model = _Proposer(play, experiment, store, proposer, tokens)
+        result: GEPAResult[Retry, int] = evolve(
+            seed_candidate={_COMPONENT: START},
+            trainset=failures[checked:],
+            valset=failures[:checked],
+            adapter=_Adapter(play, experiment, store),
+            reflection_lm=model,
+            reflection_minibatch_size=_SHOWN_AT_ONCE,
+            max_metric_calls=retries,
+            stop_callbacks=lambda state: model.failure is not None,
+            track_best_outputs=False,
+            run_dir=str(folder / _name_of_state(failures, model, experiment.seed)),
+            seed=experiment.seed,
+            logger=_Silent(),
+        )
+    if model.failure is not None:
+        raise model.failure
+    best, scores = cast("dict[str, str]", result.best_candidate)[_COMPONENT], result.val_aggregate_scores
+    path = folder / "document.md"
+    write_text(path, f"{best}\n")
+    return (
+        f"optimised: {path} ({len(scores)} documents compared on {checked} failures; mean gain of the "
+        f"first {scores[0]:+.3f}, of the best {max(scores):+.3f})"
+    )
+
+
+def _collected_retries(experiment: Experiment, store: Store) -> int:
+    """Return the number of retries that the collection of this round made. Raises MissingInput if there are none."""
+    retries = sum(row.trial > 0 for row in store.attempt_rows(collecting(experiment.round)))
+    if not retries:
+        raise MissingInput("The collection of this run made no retries: name how many to spend with --retries NUMBER.")
+    return retries
+
+
+def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]:
+    """Read the failed first attempts at training tasks, without stories with a mark of `train.leave_out`.
+
+    Raises:
+        MissingInput: there are fewer than two.
+    """
+    render, arm = reflection_renderer(experiment), collecting(experiment.round)
+    left_out = store.marks.tasks(arm, experiment.train.leave_out)
+    failures = [
+        Failure(attempt, render(attempt, Memory())[-1].content)
+        for key, attempt in store.stream_trajectories(arm)
+        if key.trial == 0 and attempt.failed and key.task_id not in left_out
+    ]
+    if len(failures) < 2:
+        raise MissingInput(
+            f"{len(failures)} failed first attempts are stored, and GEPA needs one to learn from and another to check "
+            "by: run `retroformer collect EXPERIMENT.yaml` first."
+        )
+    return failures
+
+
+class _Adapter:
+    """Adapter of GEPA that scores a document by the gains of retries with it. Each retry is played once and stored."""
+
+    propose_new_texts: ProposalFn | None = None
+    """GEPA's own proposal is used."""
+
+    def __init__(self, play: Retrying, experiment: Experiment, store: Store) -> None:
+        self._play, self._loop, self._store = play, experiment.loop, store
+        self._render = reflection_renderer(experiment)
+
+    def evaluate(
+        self, batch: list[Failure], candidate: dict[str, str], capture_traces: bool = False
+    ) -> EvaluationBatch[Retry, Retry]:
+        """Retry each failure of the batch with the candidate's document.
+
+        Raises:
+            InfrastructureFailure: one could not be played; the others are stored.
+            BudgetExhausted: the budget of the config is spent.
+        """
+        retries = self._play.runner.run(self._retries(batch, candidate[_COMPONENT]))
+        return EvaluationBatch(retries, [retry.gain for retry in retries], retries if capture_traces else None)
+
+    def make_reflective_dataset(
+        self,
+        candidate: dict[str, str],
+        eval_batch: EvaluationBatch[Retry, Retry],
+        components_to_update: list[str],
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return what the proposer reads: the failure, the retry, and what came of it."""
+        rows = [
+            {
+                "Inputs": {"Failed attempt": retry.failure.view},
+                "Generated Outputs": {"Retry with the document": retry.view},
+                "Feedback": "The retry solved the task."
+                if retry.attempt.outcome is Outcome.SUCCESS
+                else "The retry failed, too.",
+            }
+            for retry in eval_batch.trajectories or ()
+        ]
+        return {_COMPONENT: rows}
+
+    async def _retries(self, failures: Sequence[Failure], document: str) -> list[Retry]:
+        retries: dict[int, Retry] = {}
+
+        async def play(number: int, failure: Failure) -> None:
+            task = failure.attempt.task
+            memory = Memory().remember(
+                document, self._loop.memory, failure.attempt, shows_attempt=self._loop.last_attempt
+            )
+            attempt = await self._play.experience.trajectory(task, memory, self._key(task.id, document))
+            retries[number] = Retry(failure, attempt, self._render(attempt, memory)[-1].content)
+
+        await gather_all([asyncio.create_task(play(*item)) for item in enumerate(failures)])
+        if lost := [retry for retry in retries.values() if retry.attempt.outcome is Outcome.INVALID]:
+            raise InfrastructureFailure(
+                f"{len(lost)} of {len(failures)} retries could not be played: run the same command again to go on. "
+                f"The last cause: {lost[-1].attempt.cause}"
+            )
+        return [retries[number] for number in range(len(failures))]
+
+    def _key(self, task_id: str, document: str) -> Key:
+        """Return the key of a retry; store the document as its advice if it is new.
+
+        The candidate number comes from the document's hash, so that a resumed search finds what it has played.
+        """
+        reflection = Reflection(text=document, prompt=(), author=_AUTHOR)
+        first = int(sha256_of({"text": document}), 16)
+        keys = (Key(arm=DOCUMENT, task_id=task_id, trial=1, candidate=number % _NUMBERS) for number in count(first))
+        return next(key for key in keys if self._store.add_reflection(key, 0, reflection).text == document)
+
+
+class _Proposer:
+    """Language model that writes the next document; its usage is charged to the store."""
+
+    def __init__(self, play: Retrying, experiment: Experiment, store: Store, name: str | None, tokens: int) -> None:
+        reflector, self._store, self._runner = experiment.reflector, store, play.runner
+        self._model = play.parts.connections.model(reflector.endpoint, name)
+        name = name or reflector.endpoint.model
+        self._tokens, self._temperature, self._asked = tokens, reflector.temperature, 0
+        self.settings = [name, play.parts.adapter_sha256.get(name), tokens, reflector.temperature]
+        """What its documents depend on."""
+        self.failure: EndpointFailure | None = None
+        """Failure of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""
+
+    def __call__(self, prompt: str | list[dict[str, Any]]) -> str:
+        self._asked += 1
+        try:
+            answer = self._runner.run(
+                self._model.complete(
+                    (Message(role="user", content=str(prompt)),),
+                    temperature=self._temperature,
+                    max_new_tokens=self._tokens,
+                    seed=self._asked,
+                )
+            )
+        except EndpointFailure as failure:
+            self._store.charge(DOCUMENT, usage_of(failure))
+            self.failure = failure
+            raise
+        self._store.charge(DOCUMENT, answer.usage)
+        return storable(answer.text)
+
+
+def _name_of_state(failures: Sequence[Failure], proposer: _Proposer, seed: int) -> str:
+    """Return the name of the folder with GEPA's state, which differs with everything that the state depends on.
+
+    GEPA keeps scores by the positions of failures, and goes on from whatever state it has.
+    """
+    started_with = {
+        "failures": [[failure.attempt.task.id, failure.view] for failure in failures],
+        "document": START,
+        "proposer": proposer.settings,
+        "seed": seed,
+    }
+    return f"search-{sha256_of(started_with)[:12]}"
+
+
+class _Silent:
+    """GEPA's log, which tells in many lines what the summary tells in one."""
+
+    def log(self, message: str) -> None:
+        pass
