@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from retroformer.config.file import load
 from retroformer.environments.programming import extras
@@ -17,7 +18,7 @@ from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.method.records import Task
 from tests.retroformer.environments.programming.test_judging_rust import needs_rust
-from tests.support.malformed import malformed
+from tests.support.odd_actions import every_episode, odd_actions
 from tests.support.runs import ROOT
 
 DOUBLE = {
@@ -136,17 +137,22 @@ def test_unusable_tests_do_not_break_the_episode(folder: Path, term: str) -> Non
     assert "assert double(2) == 4" in seen.observation
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_every_submission_is_kept_as_a_test_or_judged(folder: Path, count: int) -> None:
+def test_every_submission_is_kept_as_a_test_or_judged(folder: Path) -> None:
     environment = world(folder)
-    environment.reset(TASK)
     verbs = ("Tests:\n", "def double", "return", "assert double", "import")
-    for odd in malformed(count, 8, verbs, valid=(RIGHT, SQUARE, "Tests:\nassert double(2) == 4", "double(3)")):
-        seen = environment.step(odd)
-        assert seen.reward == float(seen.success), odd[:80]
-        assert seen.terminated == (not odd.lstrip().startswith("Tests:")), odd[:80]
-        if seen.over:
-            environment.reset(TASK)
+
+    @settings(every_episode, max_examples=30)
+    @given(actions=odd_actions(verbs, (RIGHT, SQUARE, "Tests:\nassert double(2) == 4", "double(3)"), most=4))
+    def play(actions: list[str]) -> None:
+        environment.reset(TASK)
+        for odd in actions:
+            seen = environment.step(odd)
+            assert seen.reward == float(seen.success), odd[:80]
+            assert seen.terminated == (not odd.lstrip().startswith("Tests:")), odd[:80]
+            if seen.over:
+                break
+
+    play()
 
 
 def test_an_unknown_problem_and_a_step_before_the_first_are_named(folder: Path) -> None:

@@ -1,11 +1,12 @@
 """Tests of shopping among four invented products."""
 
 import asyncio
-import random
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from retroformer.agents.actors import offered_among
 from retroformer.environments.pool import EnvironmentPool
@@ -16,7 +17,7 @@ from retroformer.environments.webshop.site import INVALID_ACTION
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step, Task, Transition
-from tests.support.malformed import malformed
+from tests.support.odd_actions import every_episode, odd_actions
 from tests.support.webshop import make, visit, write_shop
 
 LAMP = "B000000001"
@@ -197,19 +198,20 @@ BUTTONS = (
 )
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_no_action_breaks_the_shop(folder: Path, count: int) -> None:
-    environment = make(folder).environment()
-    generator = random.Random("react")
-    idx = lamp_goal(folder)
-    (seen,) = visit(environment, idx)
-    for odd in malformed(count, generator.randrange(100), ("search", "click", "think"), BUTTONS):
-        if seen.over:
-            (seen,) = visit(environment, idx)
-        seen = environment.step(
-            generator.choice((*seen.choices, odd, f"search[{odd}]", f"click[{odd}]", "search[oak]"))
-        )
-        assert 0 <= seen.reward <= 1
+def test_no_action_breaks_the_shop(folder: Path) -> None:
+    environment, idx = make(folder).environment(), lamp_goal(folder)
+
+    @settings(every_episode, max_examples=200)
+    @given(actions=odd_actions(("search[", "click[", "think[", "search[lamp] "), BUTTONS), choice=st.integers(0, 9))
+    def play(actions: list[str], choice: int) -> None:
+        (seen,) = visit(environment, idx)
+        for odd in actions:
+            for action in (odd, f"search[{odd}]", "search[oak]", *seen.choices[choice : choice + 1]):
+                if not seen.over:
+                    seen = environment.step(action)
+                    assert 0 <= seen.reward <= 1
+
+    play()
 
 
 @pytest.mark.parametrize("unit", ["a", "[", "]", "search[", "[]", "lamp ", "_", "\u0301", "\U0001f1fa", "#"])
