@@ -84,7 +84,8 @@ def measure(side: str, work: Work) -> Figures:
         if logits.ndim == 2 or logits.shape[1] == 1:
             drawn.append(len(logits))
 
-    ready.language_model.get_output_embeddings().register_forward_hook(count_drawn)
+    if head := ready.language_model.get_output_embeddings():  # A reward model has none.
+        head.register_forward_hook(count_drawn)
     loading = resident().peak
     reset_peak()
     loaded = resident().now
