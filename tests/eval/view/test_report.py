@@ -70,13 +70,6 @@ def test_a_difference_links_to_its_comparison_and_a_piece_of_advice_to_its_story
     assert written["capital-02"] == "story?run=riddles&arm=eval%2Fhopeless&task=capital-02"
 
 
-def test_no_link_is_dead(reader: TestClient) -> None:
-    addresses = set(re.findall(r'href="([^"#]+)', reader.get("/report").text))
-    assert len(addresses) > 20
-    for address in sorted(addresses - {"data:,"}):
-        assert reader.get(f"/{unescape(address)}").status_code == 200, address
-
-
 def test_a_run_without_a_report_says_who_writes_it(client: TestClient) -> None:
     assert "There is no report yet: retroformer eval writes it." in read(client, "/report")
 
