@@ -9,12 +9,11 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.parts import LoadedConfig, check_prompts
 from retroformer.config.sections.base import Endpoint
 from retroformer.config.storage import open_store
-from retroformer.method.records import Usage
 
 from .tasks import tasks_of_round
 
-_GUESS_OF_CALL = Usage(calls=1, prompt_tokens=1500, completion_tokens=60)
-"""Assumed usage of one model call before any has been measured."""
+_CALL_TOKENS = (1500, 60)
+"""Assumed prompt and completion tokens of a model call before any has been measured."""
 
 
 def describe_plan(config: LoadedConfig) -> str:
@@ -30,25 +29,21 @@ def describe_plan(config: LoadedConfig) -> str:
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.reflections)
     actor = experiment.actor.endpoint if actor_kind(experiment).asks_model else None
+    reflector = experiment.reflector.endpoint
     played = stored.tokens_of_attempt or _guess(experiment.loop.actions if actor else 0)
     written = stored.tokens_of_reflection or _guess(1)
-    lines = [
-        f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {stored.attempts} rollouts "
-        f"and {stored.reflections} reflections of this run.",
-        f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
-        _cost("actor", to_play, played, actor, measured=bool(stored.attempts)),
-        _cost(
-            "reflector",
-            to_write,
-            written,
-            experiment.reflector.endpoint,
-            measured=bool(stored.reflections),
-        ),
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {stored.attempts} rollouts "
+            f"and {stored.reflections} reflections of this run.",
+            f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
+            _cost("actor", to_play, played, actor, measured=bool(stored.attempts)),
+            _cost("reflector", to_write, written, reflector, measured=bool(stored.reflections)),
+        ]
+    )
 
 
-class _Stored(NamedTuple):
+class _Counts(NamedTuple):
     """Counts of what this run has collected, and the mean prompt and completion tokens of each."""
 
     attempts: int = 0
@@ -57,22 +52,24 @@ class _Stored(NamedTuple):
     tokens_of_reflection: tuple[float, float] | None = None
 
 
-def _stored(experiment: Experiment) -> _Stored:
+def _stored(experiment: Experiment) -> _Counts:
     """Read the counts from the store. A store that does not exist yet is not created."""
     if not experiment.has_store:
-        return _Stored()
+        return _Counts()
     arm = collecting(experiment.round)
     with closing(open_store(experiment)) as store:
-        return _Stored(store.attempt_count(arm), store.advice_count(arm), *store.mean_tokens(arm))
+        return _Counts(store.attempt_count(arm), store.advice_count(arm), *store.mean_tokens(arm))
 
 
 def _guess(calls: int) -> tuple[float, float]:
-    return calls * _GUESS_OF_CALL.prompt_tokens, calls * _GUESS_OF_CALL.completion_tokens
+    return calls * _CALL_TOKENS[0], calls * _CALL_TOKENS[1]
 
 
 def _cost(role: str, units: int, tokens: tuple[float, float], endpoint: Endpoint | None, *, measured: bool) -> str:
     prompt, completion = units * tokens[0], units * tokens[1]
     dollars = endpoint.dollars(prompt, completion) if endpoint else 0.0
     basis = "measured so far" if measured else "guessed"
-    tokens_at_most = f"{prompt:,.0f} prompt and {completion:,.0f} completion tokens"
-    return f"{role:9} at most {tokens_at_most}, {dollars:,.2f} dollars ({basis})"
+    return (
+        f"{role:9} at most {prompt:,.0f} prompt and {completion:,.0f} completion tokens, {dollars:,.2f} dollars "
+        f"({basis})"
+    )

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from typing import Any
 
 from retroformer.config.arm_names import collecting
 from retroformer.config.conditions import conditions, rerating
@@ -40,7 +39,8 @@ async def rate_reflections(config: LoadedConfig) -> str:
         with tally("collect", len(tasks)) as counts:
             play = _play_here if experiment.loop.backend == LOCAL else _play_elsewhere
             unfinished = await play(config, ledger, tasks, counts)
-        _refuse_if_nothing_was_played(store, arm, tasks)
+        if store.played_tasks(arm).isdisjoint(task.id for task in tasks):
+            raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {store.last_cause(arm)}")
         held = summary(store, arm, tasks, experiment)
         if unfinished:
             raise InfrastructureFailure(
@@ -55,8 +55,7 @@ async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ..
     experiment = config.experiment
     async with _experience(config, ledger) as experience:
         experience.on_event = counts.count
-        work = Work(experience, tasks)
-        await work_through(ledger, [work], experiment.loop.concurrency, counts.done)
+        await work_through(ledger, [Work(experience, tasks)], experiment.loop.concurrency, counts.done)
         return experience.unfinished
 
 
@@ -81,8 +80,7 @@ async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
         async with _experience(config, ledger, environment_processes=1) as experience:
 
             async def play(chunk: Chunk) -> Played:
-                chosen = [tasks[task_id] for task_id in chunk.task_ids]
-                work = Work(experience, chosen)
+                work = Work(experience, [tasks[task_id] for task_id in chunk.task_ids])
                 return await play_chunk(ledger, work, experiment.loop.concurrency)
 
             yield play
@@ -96,7 +94,8 @@ async def _experience(
     experiment, store = config.experiment, ledger.store
     arm = collecting(experiment.round)
     async with parts(config, asks_reflector=True, environment_processes=environment_processes) as components:
-        store.declare(arm, conditions(experiment, components.provenance) | _sampling(config))
+        plan = experiment.collect.model_dump(include=set(RetryPlan.model_fields))
+        store.declare(arm, conditions(experiment, components.provenance) | plan)
         settings = experiment.reflector
         reflector = components.reflector(settings.endpoint.model, settings.temperature, tokens=settings.tokens)
         yield Experience(
@@ -112,15 +111,6 @@ async def _experience(
         )
 
 
-def _sampling(config: LoadedConfig) -> dict[str, Any]:
-    return config.experiment.collect.model_dump(include=set(RetryPlan.model_fields))
-
-
-def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:
-    if store.played_tasks(arm).isdisjoint(task.id for task in tasks):
-        raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {store.last_cause(arm)}")
-
-
 def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experiment) -> str:
     """Summarise what the store holds about these tasks, in five lines; in six if `train.rated_by` rates them anew.
 
@@ -128,19 +118,15 @@ def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experim
         ConfigError: `train.rated_by` names no return of this environment.
     """
     chosen = {task.id for task in tasks}
-    attempts, first, won = 0, 0, 0
-    for attempt in store.attempt_rows(arm):
-        if attempt.task_id in chosen:
-            attempts += 1
-            first += attempt.trial == 0
-            won += attempt.trial == 0 and attempt.outcome == Outcome.SUCCESS
+    attempts = [attempt for attempt in store.attempt_rows(arm) if attempt.task_id in chosen]
+    first = [attempt.outcome for attempt in attempts if attempt.trial == 0]
     anew, name = rerating(experiment), experiment.train.rated_by
     rated_anew = [] if anew is None else [f"rated anew   by {name}: {count_ratings(store, [arm], anew, chosen)}"]
     usage = store.usage(arm)
     return "\n".join(
         [
-            f"tasks        {first} of {len(tasks)} played, {won} solved at trial 0",
-            f"rollouts     {attempts} valid, {store.invalid_count(arm)} invalid attempts so far",
+            f"tasks        {len(first)} of {len(tasks)} played, {first.count(Outcome.SUCCESS)} solved at trial 0",
+            f"rollouts     {len(attempts)} valid, {store.invalid_count(arm)} invalid attempts so far",
             f"reflections  {count_ratings(store, [arm], None, chosen)}",
             *rated_anew,
             f"tokens       {usage.prompt_tokens} prompt, {usage.completion_tokens} completion in {usage.calls} calls, "

@@ -9,7 +9,7 @@ from retroformer.config.arm_names import WRITTEN
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import LoadedConfig, Parts, gather_all, parts
-from retroformer.config.sections.base import ActorSection, EvaluatorSection, Loop
+from retroformer.config.sections.base import ActorSection, EvaluatorSection
 from retroformer.config.storage import open_store
 from retroformer.config.views import reflection_renderer
 from retroformer.environments.extras import LessonParts
@@ -20,7 +20,6 @@ from retroformer.method.records import Key, Memory, Outcome, Reflection, Task
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
-from retroformer.run.store import Store
 
 from .tasks import ordered_tasks
 
@@ -35,12 +34,12 @@ async def write_advice(config: LoadedConfig) -> str:
         ConfigError: `collect.written` is not set.
         MissingInput: the split ran out of tasks.
     """
-    config = _scripted(config)
+    config = _with_scripted_actor(config)
     experiment = config.experiment
     wanted = experiment.collect.written
     if not wanted:
         raise ConfigError("This config requests no written advice: set collect.written to the number of pieces.")
-    tasks = ordered_tasks(experiment)[experiment.collect.tasks or 0 :]
+    tasks, wave = ordered_tasks(experiment)[experiment.collect.tasks or 0 :], experiment.loop.concurrency
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(config, asks_reflector=False) as components:
             store.declare(WRITTEN, conditions(experiment) | {"lesson": experiment.collect.lesson})
@@ -50,21 +49,30 @@ async def write_advice(config: LoadedConfig) -> str:
             )
             with tally("written advice", wanted, len(held)) as counts:
                 experience = _experience(experiment, components, ledger, counts)
-                await _advise_in_waves(experience, experiment, tasks, held)
+                # Tasks are taken in waves, until `held`, which grows, has enough pieces.
+                for start in range(0, len(tasks), wave):
+                    if len(held) < wanted:
+                        work = [_advise(experience, task, experiment, held) for task in tasks[start : start + wave]]
+                        await gather_all([asyncio.create_task(advising) for advising in work])
         if len(held) < wanted:
-            raise MissingInput(_ran_out(store, len(held), wanted))
+            invalid = store.invalid_count(WRITTEN)
+            last = f" The last of {invalid} invalid attempts: {store.last_cause(WRITTEN)}" if invalid else ""
+            raise MissingInput(
+                f"The split ran out of tasks: {len(held)} of {wanted} pieces; lower collect.written or "
+                f"collect.tasks.{last}"
+            )
         return f"written advice: {len(held)} pieces in {store.url}"
 
 
-def _scripted(config: LoadedConfig) -> LoadedConfig:
+def _with_scripted_actor(config: LoadedConfig) -> LoadedConfig:
     """Return the config with the rule-based actor and true outcomes: a warm start needs no model to fail."""
-    loop = config.experiment.loop.model_copy(update={"last_attempt": False})
+    experiment = config.experiment
     scripted = {
-        "actor": ActorSection(kind=scripted_actor(config.experiment)),
+        "actor": ActorSection(kind=scripted_actor(experiment)),
         "evaluator": EvaluatorSection(),
-        "loop": loop,
+        "loop": experiment.loop.model_copy(update={"last_attempt": False}),
     }
-    return replace(config, experiment=config.experiment.model_copy(update=scripted))
+    return replace(config, experiment=experiment.model_copy(update=scripted))
 
 
 def _experience(experiment: Experiment, components: Parts, ledger: Ledger, counts: Tally) -> Experience:
@@ -101,27 +109,15 @@ def _teacher(experiment: Experiment) -> Reflector:
     )
 
 
-async def _advise_in_waves(
-    experience: Experience, experiment: Experiment, tasks: tuple[Task, ...], held: set[Key]
-) -> None:
-    """Take tasks in waves of `loop.concurrency` until `held`, which grows, has `collect.written` pieces."""
-    wave, pieces = experiment.loop.concurrency, experiment.collect.candidates
-    for start in range(0, len(tasks), wave):
-        if len(held) >= experiment.collect.written:
-            return
-        work = [_advise(experience, task, experiment.loop, pieces, held) for task in tasks[start : start + wave]]
-        await gather_all([asyncio.create_task(advising) for advising in work])
-
-
-async def _advise(experience: Experience, task: Task, loop: Loop, pieces: int, held: set[Key]) -> None:
+async def _advise(experience: Experience, task: Task, experiment: Experiment, held: set[Key]) -> None:
     """Write advice about every failed attempt of a chain that goes on with the first piece each time."""
-    memory = Memory()
+    memory, loop = Memory(), experiment.loop
     for trial in range(loop.trials - 1):
         attempt = await experience.trajectory(task, memory, Key(arm=WRITTEN, task_id=task.id, trial=trial))
         if attempt.outcome is not Outcome.FAILURE:
             return
         written = list[Reflection]()
-        for candidate in range(pieces):
+        for candidate in range(experiment.collect.candidates):
             key = Key(arm=WRITTEN, task_id=task.id, trial=trial + 1, candidate=candidate)
             try:
                 written.append(await experience.reflection(attempt, memory, key, 0))
@@ -129,10 +125,3 @@ async def _advise(experience: Experience, task: Task, loop: Loop, pieces: int, h
                 return
             held.add(key)
         memory = memory.remember(written[0].text, loop.memory, attempt)
-
-
-def _ran_out(store: Store, written: int, wanted: int) -> str:
-    invalid = store.invalid_count(WRITTEN)
-    last = f" The last of {invalid} invalid attempts: {store.last_cause(WRITTEN)}" if invalid else ""
-    fault = f"The split ran out of tasks: {written} of {wanted} pieces"
-    return f"{fault}; lower collect.written or collect.tasks.{last}"

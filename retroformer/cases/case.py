@@ -177,7 +177,7 @@ _MODELS = (Case, CaseTask, CaseAttempt, CaseAdvice, Step, ChatMessage, ContentPa
 _NAMES = sorted({name for model in _MODELS for name in model.model_fields})
 _TYPES = ("str", "float", "int", "bool", "list", "dict")
 """Types in the paths of pydantic's errors, which tell the types that it has tried apart."""
-_SHOWN = 60
+_LONGEST_EXCERPT = 60
 """Largest number of characters of a wrong value in a sentence."""
 
 
@@ -232,7 +232,7 @@ def fault_of(error: ValidationError) -> str:
     if kind == "value_error":
         return f"{where}: {message}"
     shown = re.sub(r"\s+", " ", repr(fault["input"]))
-    return f"{where}: {message}, not {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'}"
+    return f"{where}: {message}, not {shown if len(shown) <= _LONGEST_EXCERPT else f'{shown[:_LONGEST_EXCERPT]}…'}"
 
 
 def _path(loc: tuple[int | str, ...]) -> list[str]:

@@ -79,7 +79,7 @@ def import_cases(
     """
     skipped = Counter[str]()
 
-    def left_out() -> list[str]:
+    def skipped_lines() -> list[str]:
         return [f"skipped {count} {reason}" for reason, count in skipped.items()]
 
     def cases() -> Iterator[Case]:
@@ -92,7 +92,7 @@ def import_cases(
                 empty = False
                 yield entry
         if empty:
-            reasons = "; ".join(left_out()) or "it holds none"
+            reasons = "; ".join(skipped_lines()) or "it holds none"
             raise MissingInput(
                 f"{path} has no attempt to learn from ({reasons}): see docs/traces.md for what one needs."
             )
@@ -102,7 +102,7 @@ def import_cases(
     lines = [
         f"{stored.cases} cases are in {experiment.store_url}, {stored.new_facts} of their facts new: {stored.rated} "
         f"are rated, {stored.failures} failures wait for advice",
-        *left_out(),
+        *skipped_lines(),
     ]
     return "\n".join([*lines, json.dumps(stored._asdict() | {"skipped": skipped})] if as_json else lines)
 
@@ -148,7 +148,7 @@ def store_cases(
         MissingInput: there is no such prompt pack.
     """
     facts = _Facts(experiment, source)
-    counts, bound, marks = _checked(experiment, facts, read, name)
+    counts, bound, marks = _check(experiment, facts, read, name)
     with closing(open_store(experiment)) as store:
         for arm, conditions in bound.items():
             store.declare(arm, conditions)
@@ -209,13 +209,13 @@ def _keys(case: Case, attempt: Trajectory, retry: Trajectory | None) -> tuple[Ke
     before = Key(arm=arm, task_id=f"{attempt.task.id}@{_sha256(attempt)[:12]}", trial=case.trial)
     candidate = repeat = 0
     if case.advice is not None:
-        candidate = _numbered(case.candidate, case.advice.model, case.advice.text)
+        candidate = _number_with_hash(case.candidate, case.advice.model, case.advice.text)
     if retry is not None:
-        repeat = _numbered(case.repeat, _sha256(retry))
+        repeat = _number_with_hash(case.repeat, _sha256(retry))
     return before, before.model_copy(update={"trial": case.trial + 1, "candidate": candidate, "repeat": repeat})
 
 
-def _checked(
+def _check(
     experiment: Experiment, facts: _Facts, read: Callable[[], Iterable[Case]], name: str
 ) -> tuple[StoredCases, dict[str, Conditions], list[Mark]]:
     """Check every case. Return their numbers, the conditions by arm, and the marks. Raises ConfigError."""
@@ -285,7 +285,7 @@ def _sha256(attempt: Trajectory) -> str:
     return sha256_of(attempt.model_dump(mode="json"))
 
 
-def _numbered(number: int, *texts: str) -> int:
+def _number_with_hash(number: int, *texts: str) -> int:
     """Return a number from 2^10 to 2^31 whose low 10 bits are `number`, and whose high bits follow from the texts."""
     digest = hashlib.sha256("\0".join(texts).encode(errors="replace")).digest()
     return (1 + int.from_bytes(digest[:4]) % _HASHES) * (MOST_NUMBER + 1) + number

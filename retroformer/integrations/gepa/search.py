@@ -28,11 +28,11 @@ START = "Search the places that were not searched yet, and do not repeat what fa
 """Document that the search starts from."""
 _COMPONENT = "document"
 _AUTHOR = Author(endpoint="gepa", model="document")
-_CHECKED = 40
+_MOST_COMPARED = 40
 """Largest number of failures by which documents are compared; the others show what to improve."""
-_SHOWN_AT_ONCE = 3
+_RETRIES_PER_PROPOSAL = 3
 """Number of retries that one proposal is made from."""
-_NUMBERS = 1 << 24
+_MOST_DOCUMENTS = 1 << 24
 """Number of candidate numbers, among which a document's own is found by its hash."""
 
 
@@ -82,22 +82,22 @@ def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None,
         failures = failed_first_attempts(experiment, store)
         retries = retries or _collected_retries(experiment, store)
         random.Random(experiment.seed).shuffle(failures)
-        checked = min(_CHECKED, len(failures) // 2)
+        compared = min(_MOST_COMPARED, len(failures) // 2)
         play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
         model = _Proposer(play, experiment, store, proposer, tokens)
         result: GEPAResult[Retry, int] = evolve(
             seed_candidate={_COMPONENT: START},
-            trainset=failures[checked:],
-            valset=failures[:checked],
+            trainset=failures[compared:],
+            valset=failures[:compared],
             adapter=_Adapter(play, experiment, store),
             reflection_lm=model,
-            reflection_minibatch_size=_SHOWN_AT_ONCE,
+            reflection_minibatch_size=_RETRIES_PER_PROPOSAL,
             max_metric_calls=retries,
             stop_callbacks=lambda state: model.failure is not None,
             track_best_outputs=False,
             run_dir=str(folder / _name_of_state(failures, model, experiment.seed)),
             seed=experiment.seed,
-            logger=_Silent(),
+            logger=_NoLog(),
         )
     if model.failure is not None:
         raise model.failure
@@ -105,7 +105,7 @@ def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None,
     path = folder / "document.md"
     write_text(path, f"{best}\n")
     return (
-        f"optimised: {path} ({len(scores)} documents compared on {checked} failures; mean gain of the "
+        f"optimised: {path} ({len(scores)} documents compared on {compared} failures; mean gain of the "
         f"first {scores[0]:+.3f}, of the best {max(scores):+.3f})"
     )
 
@@ -206,7 +206,9 @@ class _Adapter:
         """
         reflection = Reflection(text=document, prompt=(), author=_AUTHOR)
         first = int(sha256_of({"text": document}), 16)
-        keys = (Key(arm=DOCUMENT, task_id=task_id, trial=1, candidate=number % _NUMBERS) for number in count(first))
+        keys = (
+            Key(arm=DOCUMENT, task_id=task_id, trial=1, candidate=number % _MOST_DOCUMENTS) for number in count(first)
+        )
         return next(key for key in keys if self._store.add_reflection(key, 0, reflection).text == document)
 
 
@@ -247,16 +249,16 @@ def _name_of_state(failures: Sequence[Failure], proposer: _Proposer, seed: int) 
 
     GEPA keeps scores by the positions of failures, and goes on from whatever state it has.
     """
-    started_with = {
+    state = {
         "failures": [[failure.attempt.task.id, failure.view] for failure in failures],
         "document": START,
         "proposer": proposer.settings,
         "seed": seed,
     }
-    return f"search-{sha256_of(started_with)[:12]}"
+    return f"search-{sha256_of(state)[:12]}"
 
 
-class _Silent:
+class _NoLog:
     """GEPA's log, which tells in many lines what the summary tells in one."""
 
     def log(self, message: str) -> None:

@@ -5,15 +5,13 @@ Attempts are in the order of the logs' times, and within a log in the order of t
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from inspect_ai.log import (
-    EvalLog,
     EvalSample,
-    EvalSampleSummary,
     EvalSpec,
     read_eval_log,
     read_eval_log_sample,
@@ -33,13 +31,13 @@ from retroformer.method.conversation import ChatMessage, content_text
 from retroformer.method.records import Usage
 
 _SUFFIXES = (".eval", ".json")
-_UNREAD = {"events", "events_data", "timelines"}
+_LARGE_FIELDS = {"events", "events_data", "timelines"}
 """Fields of samples that can be large and hold nothing that an attempt needs."""
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Scores that Inspect writes as text: correct, partial, incorrect, no answer, and truth values."""
-_ENDED_IN_ERROR = Skipped(reason="samples that ended in an error")
-_INVALIDATED = Skipped(reason="samples that were invalidated")
-_NO_SCORE = Skipped(reason="samples without a score")
+_CRASHED = Skipped(reason="samples that ended in an error")
+_INVALID = Skipped(reason="samples that were invalidated")
+_UNSCORED = Skipped(reason="samples without a score")
 
 
 def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
@@ -60,34 +58,25 @@ def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt 
     if not files:
         raise MissingInput(f"There is no Inspect log (.eval or .json) at {path}: name a log or a folder of logs.")
     for file in files:
-        log = _log(file)
-        for sample in log.samples or ():
-            where = f"Sample {sample.id!r}, epoch {sample.epoch} of {file}"
-            yield _attempt(log.eval, sample, score, where)
+        for spec, sample, where in _samples(file):
+            yield _attempt(spec, sample, score, where)
 
 
-def _log(path: Path) -> EvalLog:
-    """Return a log with its samples. Raises MissingInput."""
+def _samples(path: Path) -> Iterator[tuple[EvalSpec, EvalSample, str]]:
+    """Yield the samples of a log, each with the log's own data and its place for errors. Raises MissingInput."""
     if path.suffix not in _SUFFIXES:
         raise MissingInput(f"{path} is not an Inspect log: the file name must end in .eval or .json.")
     open_regular(path).close()
-    try:
-        with _refuse_damage(str(path)):
-            return read_eval_log(path, resolve_attachments="core", exclude_fields=_UNREAD)
-    except MissingInput:
-        if path.suffix == ".eval":
-            _refuse_sample(path)
-        raise
-
-
-def _refuse_sample(path: Path) -> None:
-    """Raise MissingInput for the first sample that cannot be read; return if the log's fault lies elsewhere."""
-    summaries = list[EvalSampleSummary]()
-    with suppress(Exception):  # The log as a whole is at fault.
+    with _refuse_damage(str(path)):
+        spec = read_eval_log(path, header_only=True).eval
         summaries = read_eval_log_sample_summaries(path)
-    for summary in summaries:
-        with _refuse_damage(f"Sample {summary.id!r}, epoch {summary.epoch} of {path}"):
-            read_eval_log_sample(path, summary.id, summary.epoch, exclude_fields=_UNREAD)
+    for summary in sorted(summaries, key=lambda summary: (summary.epoch, str(summary.id))):
+        where = f"Sample {summary.id!r}, epoch {summary.epoch} of {path}"
+        with _refuse_damage(where):
+            sample = read_eval_log_sample(
+                path, summary.id, summary.epoch, resolve_attachments="core", exclude_fields=_LARGE_FIELDS
+            )
+        yield spec, sample, where
 
 
 @contextmanager
@@ -104,12 +93,12 @@ def _refuse_damage(where: str) -> Iterator[None]:
 
 def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str) -> TracedAttempt | Skipped:
     if sample.error is not None:
-        return _ENDED_IN_ERROR
+        return _CRASHED
     if sample.invalidation is not None:
-        return _INVALIDATED
+        return _INVALID
     score = _score_of(sample, wanted, where)
     if score is None:
-        return _NO_SCORE
+        return _UNSCORED
     if not is_storable(name := f"{spec.task}/{sample.id}"):
         raise MissingInput(f"{where}: id holds NUL or half a character, which no database stores: correct it.")
     # An input of several messages holds what came before the question, too.
@@ -120,7 +109,7 @@ def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str)
     answered = any(message.role == "assistant" for message in messages)
     used = sample.model_usage.values()
     # The sample's solver knows best what it has read, and the evaluation's arguments least.
-    advised = {
+    places = {
         "metadata": sample.metadata,
         "store": sample.store,
         "eval.metadata": spec.metadata,
@@ -144,7 +133,7 @@ def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str)
             usage=usage,
         ),
         started_ns=int(created.timestamp() * 1e6) * 1000 + sample.epoch,
-        advice=next(filter(None, (advice_in(values, f"{where}: {place}") for place, values in advised.items())), ()),
+        advice=next(filter(None, (advice_in(values, f"{where}: {place}") for place, values in places.items())), ()),
         source=where,
     )
 

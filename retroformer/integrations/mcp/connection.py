@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 Result = TypeVar("Result")
-_SHOWN = 300
+_LONGEST_EXCERPT = 300
 """Number of characters of a server's own words that a cause shows."""
 
 
@@ -35,9 +35,9 @@ class McpConnection:
         self._task: asyncio.Task[None] | None = None
         self._opened: Future[ClientSession] = Future()
         self._loop = Background()
-        self._living = self._loop.start(self._live())
+        self._session_end = self._loop.start(self._hold_open())
         try:
-            self._session = self._finished(self._opened, "did not start")
+            self._session = self._result(self._opened, "did not start")
         except BaseException:
             self.close()
             raise
@@ -55,19 +55,19 @@ class McpConnection:
 
     def close(self) -> None:
         """Close the session and stop the server."""
-        _, unfinished = wait([self._loop.start(self._ask_to_stop()), self._living], CLOSING_SECONDS)
+        _, unfinished = wait([self._loop.start(self._ask_to_stop()), self._session_end], CLOSING_SECONDS)
         if not unfinished:
             self._loop.close()
         self._errors.close()
 
-    async def _live(self) -> None:
+    async def _hold_open(self) -> None:
         """Hold the session open; what opens a session must close it, in one task."""
         from mcp.client.session import ClientSession
 
         self._task = asyncio.current_task()
         async with (
             self._transport() as (read, write),
-            ClientSession(read, write, message_handler=self._heard) as session,
+            ClientSession(read, write, message_handler=self._note_change) as session,
         ):
             await session.initialize()
             self._opened.set_result(session)
@@ -102,7 +102,7 @@ class McpConnection:
         ):
             yield read, write
 
-    async def _heard(self, message: Any) -> None:
+    async def _note_change(self, message: Any) -> None:
         from mcp.types import ServerNotification, ToolListChangedNotification
 
         if isinstance(message, ServerNotification) and isinstance(message.root, ToolListChangedNotification):
@@ -135,29 +135,27 @@ class McpConnection:
             return CallToolResult(content=[TextContent(type="text", text=str(error))], isError=True)
 
     def _do(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
-        return self._finished(self._loop.start(work), what)
+        return self._result(self._loop.start(work), what)
 
-    def _finished(self, work: "Future[Result]", what: str) -> Result:
+    def _result(self, work: "Future[Result]", what: str) -> Result:
         """Return the result of work with the server. Raises EnvironmentFailure if there is none, or none in time."""
-        awaited: list[Future[Any]] = [work, self._living]
+        awaited: list[Future[Any]] = [work, self._session_end]
         wait(awaited, self._timeout, FIRST_COMPLETED)
-        if not work.done() and not self._living.done():
-            work.cancel()
-            raise EnvironmentFailure(f"The MCP server {what} within {self._timeout:g} s{self._last_words()}.")
-        try:
-            return (work if work.done() else self._living).result()  # type: ignore[return-value]
-        except (Exception, CancelledError) as error:
-            raise EnvironmentFailure(f"The MCP server {what}: {_innermost(error)}{self._last_words()}.") from error
-
-    def _last_words(self) -> str:
-        """Return the last line of the server's standard error, in brackets; empty if there is none."""
+        cause = f" within {self._timeout:g} s"
+        if work.done() or self._session_end.done():
+            try:
+                return (work if work.done() else self._session_end).result()  # type: ignore[return-value]
+            except (Exception, CancelledError) as error:
+                cause = f": {_innermost(error)}"
+        work.cancel()
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
-        return f" ({' '.join(lines[-1].split())[:_SHOWN]})" if lines else ""
+        said = f" ({' '.join(lines[-1].split())[:_LONGEST_EXCERPT]})" if lines else ""
+        raise EnvironmentFailure(f"The MCP server {what}{cause}{said}.")
 
 
 def _innermost(error: BaseException) -> str:
     """Return type and message of an error, or of the first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".strip(": ").removesuffix(".")[:_SHOWN]
+    return f"{type(error).__name__}: {error}".strip(": ").removesuffix(".")[:_LONGEST_EXCERPT]

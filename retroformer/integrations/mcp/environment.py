@@ -16,7 +16,7 @@ from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
 from retroformer.integrations.mcp.connection import McpConnection
-from retroformer.integrations.mcp.section import McpSection
+from retroformer.integrations.mcp.section import McpSection as Section
 from retroformer.method.records import Task, Tool, Transition
 from retroformer.run.provenance import numbered_sha256
 
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["McpEnvironment", "Section", "extras", "taskset"]
 
-Section = McpSection
-_LONGEST = 100_000
+_LONGEST_RESULT = 100_000
 """Largest number of characters of a result that are shown."""
-_CUT = " [shortened]"
+_SHORTENED = " [shortened]"
 
 
 class McpEnvironment:
     """Episodes with an MCP server, each with a session of its own."""
 
-    def __init__(self, section: McpSection, tasks: Mapping[str, dict[str, Any]]) -> None:
+    def __init__(self, section: Section, tasks: Mapping[str, dict[str, Any]]) -> None:
         self._section, self._tasks = section, tasks
         self._score: Callable[..., Any] | None = None if section.score is None else function_of(section.score)
         self._connection: McpConnection | None = None
@@ -56,34 +55,34 @@ class McpEnvironment:
         Raises:
             EnvironmentFailure: the server died, hung or broke the protocol, or the score raised an error.
         """
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             raise not_reset()
         self._steps += 1
         try:
-            call = call_of(action, self._tools)
-            if call is None:
-                score = self._rated(connection, action)
-                self._close()
-                return Transition(observation=f"Score: {score:g}", reward=score, terminated=True, success=score == 1)
-            observation = _text_of(connection.call(call.name, call.arguments))
-            tools = self._changed_tools(connection)
+            transition = self._step(self._connection, action)
         except EnvironmentFailure:
             self._close()
             raise
-        truncated = self._steps >= self._section.max_steps
-        if truncated:
+        if transition.over:
             self._close()
-        return Transition(observation=observation, tools=tools, truncated=truncated)
+        return transition
 
-    def _rated(self, connection: McpConnection, answer: str) -> float:
+    def _step(self, connection: McpConnection, action: str) -> Transition:
+        call = call_of(action, self._tools)
+        if call is None:
+            score = self._rate(connection, action)
+            return Transition(observation=f"Score: {score:g}", reward=score, terminated=True, success=score == 1)
+        observation = _text_of(connection.call(call.name, call.arguments))
+        truncated = self._steps >= self._section.max_steps
+        return Transition(observation=observation, tools=self._changed_tools(connection), truncated=truncated)
+
+    def _rate(self, connection: McpConnection, answer: str) -> float:
         """Return the score of an answer. Raises EnvironmentFailure."""
         name = self._section.score_tool
         try:
             if name is not None:
                 return checked_score(_number(connection.call(name, {"task": self._task, "answer": answer})))
-            if self._score is None:
-                raise ValueError("set environment.score or environment.score_tool")
+            assert self._score is not None, "set environment.score or environment.score_tool"
             return checked_score(self._score(self._task, answer))
         except EnvironmentFailure:
             raise
@@ -109,7 +108,7 @@ def _text_of(result: "CallToolResult") -> str:
     if not parts and result.structuredContent is not None:
         parts = [json.dumps(result.structuredContent, ensure_ascii=False)]
     text = storable("\n".join(parts))
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + _CUT
+    return text if len(text) <= _LONGEST_RESULT else text[:_LONGEST_RESULT] + _SHORTENED
 
 
 def _number(result: "CallToolResult") -> Any:
@@ -123,13 +122,13 @@ def _number(result: "CallToolResult") -> Any:
     return json.loads(_text_of(result))
 
 
-def taskset(section: McpSection, seed: int = 0) -> RowTaskset[dict[str, Any]]:
+def taskset(section: Section, seed: int = 0) -> RowTaskset[dict[str, Any]]:
     """Return the tasks that a section describes."""
     read = partial(read_tasks, section.data, section.split)
     return RowTaskset(section.name, section.split, read, partial(McpEnvironment, section))
 
 
-def _require_server(section: McpSection) -> None:
+def _require_server(section: Section) -> None:
     """Check what can be checked before any attempt. Raises MissingInput, ConfigError."""
     require_package("mcp", "mcp")
     command = section.source.command
@@ -141,7 +140,7 @@ def _require_server(section: McpSection) -> None:
         function_of(section.score)
 
 
-def _versions(section: McpSection) -> dict[str, str]:
+def _versions(section: Section) -> dict[str, str]:
     """Return the sha256 of the files that the server's command names and of the module that rates."""
     command = section.server.command if section.server is not None else None
     files = [Path(word) for word in command or () if Path(word).is_file()]

@@ -2,12 +2,10 @@
 
 from retroformer.agents.actors import ANSWER
 from retroformer.environments.extras import Extras
-from retroformer.integrations.openenv.section import OpenEnv
-from retroformer.integrations.openenv.session import server_version
-from retroformer.integrations.openenv.taskset import require_server, taskset
+from retroformer.integrations.openenv.section import OpenEnv as Section
+from retroformer.integrations.openenv.session import require_server, server_version
+from retroformer.integrations.openenv.taskset import taskset
 
 __all__ = ["Section", "extras", "taskset"]
-
-Section = OpenEnv
 
 extras = Extras(actors={"answer": ANSWER}, require_machine=require_server, tool_versions=server_version)

@@ -37,11 +37,9 @@ class ActionForm:
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any], field: str | None) -> "ActionForm":
-        """Return the form that a schema describes.
+        """Return the form that the server's JSON schema of an action describes.
 
-        Args:
-            schema: the server's JSON schema of an action.
-            field: field that the config names for the actor's text; None: the only required one.
+        `field` is the one that the config names for the actor's text; None: the only required one.
 
         Raises:
             ConfigError: the field that the config names cannot be the only one of an action.
@@ -78,15 +76,15 @@ class ActionForm:
     @property
     def wanted(self) -> str:
         """Sentence on the JSON object that an action is."""
+        named = {
+            name: f"{name} ({schema['type']})" if isinstance(schema.get("type"), str) else name
+            for name, schema in self.fields.items()
+        }
         parts = list[str]()
         for kind, is_required in (("the field", True), ("the optional field", False)):
-            if names := [self._named(name) for name in self.fields if (name in self.required) is is_required]:
+            if names := [words for name, words in named.items() if (name in self.required) is is_required]:
                 parts.append(f"{kind}{'s' * (len(names) > 1)} {', '.join(names)}")
         return f"an action is a JSON object with {' and '.join(parts) or 'no fields'}."
-
-    def _named(self, name: str) -> str:
-        kind = self.fields[name].get("type")
-        return f"{name} ({kind})" if isinstance(kind, str) else name
 
 
 def _check_named(field: str, fields: Mapping[str, Any], required: tuple[str, ...], schema: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -17,13 +17,13 @@ from retroformer.files.text import sha256_of
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
 
-_NOT_THERE = 404
+_NOT_FOUND = 404
 _LARGEST_BYTES = 16 << 20
-_REFUSED = "VALIDATION_ERROR"
+_INVALID_DATA = "VALIDATION_ERROR"
 """Code of an error in data for one of the server's pydantic models, among them its model of an action."""
-_CLOSED = "SESSION_ERROR"
+_SESSION_OVER = "SESSION_ERROR"
 """Code of an error that ends the session."""
-_NO_JSON = ("unable to serialize", "error serializing")
+_UNSERIALISABLE = ("unable to serialize", "error serializing")
 """Beginnings of pydantic's messages about a value that JSON cannot hold. The server answers a refused action with the
 cause and the input; if one of them has no JSON, such as a validator's ValueError, that answer fails and the session
 ends. No other answer to a step fails so: an observation without JSON is an EXECUTION_ERROR, and the session goes on."""
@@ -52,22 +52,29 @@ def server_version(section: OpenEnv) -> dict[str, str]:
     return {"server": " ".join([*words, sha256_of(schemas)[:16]])}
 
 
+def require_server(section: OpenEnv) -> None:
+    """Check that the server answers and has the action that the config names. Raises ServiceError, ConfigError."""
+    try:
+        action_form(section)
+        OpenEnvSession(section).close()
+    except EnvironmentFailure as failure:
+        raise ServiceError(str(failure)) from None
+
+
 def _get(section: OpenEnv, name: str, *, needed: bool = True) -> Mapping[str, Any]:
     """Return a JSON object that the server has under this name, empty if it has none. Raises EnvironmentFailure."""
+    # Like the session's socket: straight to the server whatever proxy variables say, with the system's certificates.
+    client = httpx.Client(timeout=section.timeout_seconds, trust_env=False, verify=ssl.create_default_context())
     try:
-        # Like the session's socket: straight to the server whatever proxy variables say, with the system's
-        # certificates.
-        with httpx.Client(
-            timeout=section.timeout_seconds, trust_env=False, verify=ssl.create_default_context()
-        ) as client:
+        with client:
             answer = client.get(f"{section.address('http')}/{name}")
-        if answer.status_code == _NOT_THERE and not needed:
+        if answer.status_code == _NOT_FOUND and not needed:
             return {}
         value = answer.raise_for_status().json()
     except httpx.HTTPStatusError as error:
         raise _missing(section, name, f"it answers with HTTP status {error.response.status_code}") from None
     except httpx.TransportError as error:
-        raise EnvironmentFailure(f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}.") from None
+        raise _unreachable(section, error) from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise _missing(section, name, type(error).__name__) from None
     if not isinstance(value, dict):
@@ -79,6 +86,10 @@ def _missing(section: OpenEnv, name: str, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(f"The OpenEnv server {section.server} gives no /{name}: {why}.")
 
 
+def _unreachable(section: OpenEnv, error: Exception) -> EnvironmentFailure:
+    return EnvironmentFailure(f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}.")
+
+
 class ServerAnswer(BaseModel):
     """Answer of the server to a reset or a step."""
 
@@ -88,14 +99,10 @@ class ServerAnswer(BaseModel):
 
 
 class OpenEnvSession:
-    """An open session.
-
-    Raises:
-        EnvironmentFailure: the server cannot be reached.
-        ConfigError: the config names no server.
-    """
+    """An open session."""
 
     def __init__(self, section: OpenEnv) -> None:
+        """Open it. Raises EnvironmentFailure; ConfigError if the config names no server."""
         self._timeout = section.timeout_seconds
         address = f"{section.address('ws')}/ws"
         try:
@@ -103,39 +110,20 @@ class OpenEnvSession:
                 address, open_timeout=self._timeout, close_timeout=1, max_size=_LARGEST_BYTES, proxy=None
             )
         except (OSError, WebSocketException, ValueError) as error:
-            raise EnvironmentFailure(
-                f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}."
-            ) from None
+            raise _unreachable(section, error) from None
 
-    def reset(self, arguments: Mapping[str, Any]) -> ServerAnswer:
-        """Begin an episode. Raises EnvironmentFailure."""
-        kind, data = self._ask("reset", arguments)
-        if kind == "error":
-            raise _failure(data)
-        return _answer(data)
-
-    def step(self, action: Mapping[str, Any], fields: Collection[str]) -> ServerAnswer:
-        """Do an action.
+    def ask(self, kind: str, data: Mapping[str, Any], action_fields: set[str] | None = None) -> ServerAnswer:
+        """Begin an episode (`reset`), or do an action (`step`).
 
         Args:
-            action: the action.
-            fields: fields of an action by the server's schema.
+            kind: kind of the message.
+            data: arguments of the reset, or the action.
+            action_fields: fields that an action has or may have, which the server can refuse; None: a reset.
 
         Raises:
             RefusedAction: the server refused the action.
             EnvironmentFailure: the server failed.
         """
-        kind, data = self._ask("step", action)
-        if kind == "error":
-            raise _refusal(data, {*fields, *action}) or _failure(data)
-        return _answer(data)
-
-    def close(self) -> None:
-        """End the session."""
-        self._socket.close()
-
-    def _ask(self, kind: str, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the kind and the data of the server's answer. Raises EnvironmentFailure."""
         try:
             with suppress(ConnectionClosed):  # The server has said why before it closed.
                 self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
@@ -148,42 +136,34 @@ class OpenEnvSession:
             raise EnvironmentFailure(f"The OpenEnv server ended the session: {_reason(error)}.") from None
         if not (isinstance(answer, dict) and isinstance(answer.get("data"), dict)):
             raise EnvironmentFailure("The OpenEnv server answered something that is no message of OpenEnv.")
-        return str(answer.get("type")), answer["data"]
+        if answer.get("type") == "error":
+            raise _error(answer["data"], action_fields)
+        try:
+            return ServerAnswer.model_validate(answer["data"])
+        except ValidationError:
+            raise EnvironmentFailure("The OpenEnv server answered something that is not an observation.") from None
+
+    def close(self) -> None:
+        """End the session."""
+        self._socket.close()
 
 
-def _answer(data: Mapping[str, Any]) -> ServerAnswer:
-    try:
-        return ServerAnswer.model_validate(data)
-    except ValidationError:
-        raise EnvironmentFailure("The OpenEnv server answered something that is not an observation.") from None
-
-
-def _refusal(error: Mapping[str, Any], fields: set[str]) -> RefusedAction | None:
-    """Return the refusal of an action that has or may have these fields; None if the server failed."""
-    message, faults = str(error.get("message", "")), _faults(error)
-    if error.get("code") == _CLOSED and message.lower().startswith(_NO_JSON):
-        return RefusedAction("the server cannot say why, and closed the session.", session_ended=True)
-    # A fault elsewhere is that of another model, such as an observation that the environment built wrongly.
-    if error.get("code") == _REFUSED and all(not place or str(place[0]) in fields for place, _ in faults):
-        return RefusedAction(_said(error))
-    return None
-
-
-def _failure(error: Mapping[str, Any]) -> EnvironmentFailure:
-    return EnvironmentFailure(f"The OpenEnv server reports {error.get('code')}: {redacted(_said(error))[:500]}")
-
-
-def _said(error: Mapping[str, Any]) -> str:
-    """Return the message of an error, with the faults by field."""
-    faults = "; ".join(f"{'.'.join(map(str, place))}: {fault}" for place, fault in _faults(error))
-    return f"{error.get('message', '')} {faults}".strip()
-
-
-def _faults(error: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
-    """Return the faults in an error, each with its place in the data."""
-    listed = error.get("errors")
+def _error(error: Mapping[str, Any], action_fields: set[str] | None) -> RefusedAction | EnvironmentFailure:
+    """Return what an error of the server means: the refusal of an action with these fields, or a failure."""
+    message, listed = str(error.get("message", "")), error.get("errors")
     faults = [fault for fault in listed if isinstance(fault, dict)] if isinstance(listed, list) else []
-    return [(list(fault.get("loc") or ()), str(fault.get("msg", ""))) for fault in faults]
+    places = [list(fault.get("loc") or ()) for fault in faults]
+    by_field = "; ".join(
+        f"{'.'.join(map(str, place))}: {fault.get('msg', '')}" for place, fault in zip(places, faults, strict=True)
+    )
+    said = f"{message} {by_field}".strip()
+    if action_fields is not None:
+        if error.get("code") == _SESSION_OVER and message.lower().startswith(_UNSERIALISABLE):
+            return RefusedAction("the server cannot say why, and closed the session.", session_ended=True)
+        # A fault elsewhere is that of another model, such as an observation that the environment built wrongly.
+        if error.get("code") == _INVALID_DATA and all(not place or str(place[0]) in action_fields for place in places):
+            return RefusedAction(said)
+    return EnvironmentFailure(f"The OpenEnv server reports {error.get('code')}: {redacted(said)[:500]}")
 
 
 def _reason(error: BaseException) -> str:

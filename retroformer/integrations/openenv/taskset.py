@@ -7,7 +7,7 @@ from typing import Any
 
 from retroformer.environments.task_file import read_tasks
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
-from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
+from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
@@ -37,19 +37,19 @@ class OpenEnvEnvironment:
             ConfigError: the config does not fit the server.
         """
         arguments = row_of(self._resets, task)
-        self._end()
+        self._close()
         self._form = self._form or action_form(self._section)
         self._session = OpenEnvSession(self._section)
         self._rewards, self._steps = [], 0
-        opening = self._session.reset(arguments)
+        opening = self._session.ask("reset", arguments)
         if opening.done:
-            self._end()
+            self._close()
             # Neither success nor failure: nothing was played, and an attempt without steps has no return.
             raise EnvironmentFailure(
                 "The OpenEnv server's reset ended the episode at once (done: true), so there is nothing to play: give "
                 "the task another `reset` in environment.data, or leave it out."
             )
-        return Transition(observation=self._shown(opening))
+        return Transition(observation=self._text_of(opening))
 
     def step(self, action: str) -> Transition:
         """Do an action. One that the server refuses is the agent's own failure: it changes nothing, unless the server
@@ -62,47 +62,38 @@ class OpenEnvEnvironment:
             raise not_reset()
         self._steps += 1
         try:
-            answer = self._session.step(self._form.action(action), self._form.fields)
+            data = self._form.action(action)
+            answer = self._session.ask("step", data, {*self._form.fields, *data})
+            self._rewards.append(answer.reward or 0.0)
+            observation, done = self._text_of(answer), answer.done
         except RefusedAction as refusal:
-            refused = f"The action was refused: {refusal}"
-            return self._over(refused) if refusal.session_ended else self._unless_over(Transition(observation=refused))
-        self._rewards.append(answer.reward or 0.0)
-        shown = self._shown(answer)
-        return self._over(shown) if answer.done else self._unless_over(Transition(observation=shown))
-
-    def _over(self, observation: str) -> Transition:
-        """Return the last transition of an episode that the server ended, with its return."""
-        self._end()
+            observation, done = f"The action was refused: {refusal}", refusal.session_ended
+        truncated = not done and self._steps >= self._section.max_steps
+        if not (done or truncated):
+            return Transition(observation=observation)
+        self._close()
         score = self._section.score(self._rewards)
+        if done:
+            observation += f"\nThe episode is over; its return is {score:.3g} of 1."
         return Transition(
-            observation=f"{observation}\nThe episode is over; its return is {score:.3g} of 1.",
-            reward=score,
-            terminated=True,
-            success=score == 1,
+            observation=observation, reward=score, terminated=done, truncated=truncated, success=score == 1
         )
 
-    def _unless_over(self, transition: Transition) -> Transition:
-        """Return the transition; if no action is left, truncate the episode and give it its return so far."""
-        if self._steps < self._section.max_steps:
-            return transition
-        self._end()
-        score = self._section.score(self._rewards)
-        return transition.model_copy(update={"truncated": True, "reward": score, "success": score == 1})
-
-    def _shown(self, answer: ServerAnswer) -> str:
+    def _text_of(self, answer: ServerAnswer) -> str:
+        """Return what the actor sees of an answer. Raises EnvironmentFailure."""
         name, observation = self._section.observation, answer.observation
         if name is None:
-            seen = {key: value for key, value in observation.items() if key != "metadata"}
-            return storable(json.dumps(seen, ensure_ascii=False))
-        if name not in observation:
+            value: Any = {key: value for key, value in observation.items() if key != "metadata"}
+        elif name in observation:
+            value = observation[name]
+        else:
             raise EnvironmentFailure(
                 f"The OpenEnv server's observation has no field {name!r}, only {', '.join(observation)}: correct "
                 "environment.observation."
             )
-        value = observation[name]
         return storable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -125,12 +116,3 @@ def _resets(section: OpenEnv) -> dict[str, dict[str, Any]]:
         if not isinstance(arguments, dict):
             raise ConfigError(f"The task {task_id!r} has a `reset` that is not an object: correct environment.data.")
     return resets
-
-
-def require_server(section: OpenEnv) -> None:
-    """Check that the server answers and has the action that the config names. Raises ServiceError, ConfigError."""
-    try:
-        action_form(section)
-        OpenEnvSession(section).close()
-    except EnvironmentFailure as failure:
-        raise ServiceError(str(failure)) from None

@@ -1,12 +1,20 @@
-"""Advice for a warm start: methods for families of reasoning-gym, for other families, and phrases without content."""
+"""Advice by rule for families of reasoning-gym, and the check of whether advice gives the answer away."""
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
+from threading import Lock
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.agents.arms.baselines import PHRASES
+from retroformer.environments.extras import LessonParts
+from retroformer.environments.tasksets import require_package, row_of
+from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
+from retroformer.integrations.reasoning_gym.section import Split
+from retroformer.integrations.reasoning_gym.taskset import places_of
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory
@@ -36,10 +44,6 @@ _RIGHT, _OTHER = 0.6, 0.2
 """Shares of lessons with the method of the task's family, and of another family; the rest has no content."""
 
 
-Choose = Callable[[str, int], str]
-"""Function from the id of a task and a seed to advice."""
-
-
 class MethodArm(Arm):
     """The sentence written beforehand for the task's family."""
 
@@ -55,7 +59,7 @@ class MethodArm(Arm):
 class MethodReflector:
     """Reflector without a model that chooses a sentence by task and seed."""
 
-    def __init__(self, render: Render, choose: Choose) -> None:
+    def __init__(self, render: Render, choose: Callable[[str, int], str]) -> None:
         self._render, self._choose = render, choose
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
@@ -66,6 +70,11 @@ class MethodReflector:
             author=Author(endpoint="rule", model="methods"),
             sampling=Sampling(seed=seed),
         )
+
+
+def mixed_lessons(parts: LessonParts) -> Reflector:
+    """Return the writer of the warm start's advice."""
+    return MethodReflector(parts.render, partial(mixed_method, families=tuple(parts.section.families)))
 
 
 def fitting_method(task_id: str, seed: int = 0) -> str:
@@ -88,3 +97,52 @@ def mixed_method(task_id: str, seed: int, families: Collection[str]) -> str:
 def family_of(task_id: str) -> str:
     """Return the family in an id of the form SPLIT/FAMILY/NUMBER."""
     return task_id.split("/")[1]
+
+
+class AnswerLeak:
+    """Check whether advice holds the answer that the package generated, although no attempt shows it.
+
+    The answer counts as a whole word or number, whatever its case. A family may accept other answers as well; those are
+    not noticed.
+    """
+
+    rule = (
+        "Advice gives the answer away if it holds the right answer as a whole word or number, and neither the question "
+        "nor the attempts before it do."
+    )
+
+    def __init__(self, section: Any, seed: int) -> None:
+        """Describe the tasks. Raises MissingInput if the package is not installed."""
+        require_package("reasoning_gym", "reasoning-gym")
+        self._lock = Lock()
+        sections = [section.model_copy(update={"split": split}) for split in get_args(Split)]
+        self._places = {name: place for section in sections for name, place in places_of(section).items()}
+        self._datasets = {section.split: DatasetProcess.of(section) for section in sections}
+
+    def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
+        """Return the right answer if the advice holds it, and neither the question nor these attempts do; else "".
+
+        Raises:
+            UnknownTask: there is no such task.
+            EnvironmentFailure: the package could not generate the task.
+        """
+        task = attempts[-1].task
+        place = row_of(self._places, task)
+        # The process with the datasets answers one request at a time; the viewer asks from several threads.
+        with self._lock:
+            answer = self._datasets[task.id.partition("/")[0]].text("answer", *place)
+        if not holds(advice, answer):
+            return ""
+        return "" if any(holds(text, answer) for attempt in attempts for text in _texts(attempt)) else answer
+
+
+def holds(text: str, answer: str) -> bool:
+    """Return True if the answer stands in a text as a whole word or number: 24 is neither in 124 nor in -24 or 2.24."""
+    whole = rf"(?<![\w.-]){re.escape(answer.strip().casefold())}(?!\w|\.\d)"
+    return bool(answer.strip()) and re.search(whole, text.casefold()) is not None
+
+
+def _texts(attempt: Trajectory) -> Iterator[str]:
+    yield attempt.opening
+    for step in attempt.steps:
+        yield from (step.thought, step.action, step.observation)

@@ -5,15 +5,13 @@ from functools import partial
 
 from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
-from retroformer.integrations.reasoning_gym.datasets import DatasetProcess, check_families
+from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
 from retroformer.method.protocols import Actor, Move, Scene
 from retroformer.method.records import Task, Transition
 
 Place = tuple[str, int]
 """Family and number of a task, whose id is SPLIT/FAMILY/NUMBER."""
-SCORING_SECONDS = 30.0
-"""Time limit of generating one task or scoring one answer."""
 
 
 class ReasoningGymEnvironment:
@@ -26,7 +24,7 @@ class ReasoningGymEnvironment:
     def reset(self, task: Task) -> Transition:
         """Show the question. Raises UnknownTask, EnvironmentFailure."""
         self._task = row_of(self._places, task)
-        return Transition(observation=self._datasets.question(*self._task))
+        return Transition(observation=self._datasets.text("question", *self._task))
 
     def step(self, action: str) -> Transition:
         """Score the answer: the text in the last pair of tags <answer> and </answer>, or else the whole text."""
@@ -61,21 +59,11 @@ def taskset(section: ReasoningGym, seed: int = 0) -> RowTaskset[Place]:
 
     All environments share one process with the datasets.
     """
-    build = partial(ReasoningGymEnvironment, datasets_of(section))
+    build = partial(ReasoningGymEnvironment, DatasetProcess.of(section))
     return RowTaskset(section.name, section.split, partial(places_of, section), build)
-
-
-def datasets_of(section: ReasoningGym) -> DatasetProcess:
-    """Return the datasets of a section's split."""
-    return DatasetProcess(section.families, section.dataset_seed, section.size, SCORING_SECONDS)
 
 
 def places_of(section: ReasoningGym) -> dict[str, Place]:
     """Return the places of all tasks. Families alternate, so that the first N tasks cover all of them."""
     numbers, split = range(section.size), section.split
     return {f"{split}/{family}/{number}": (family, number) for number in numbers for family in section.families}
-
-
-def require_families(section: ReasoningGym) -> None:
-    """Check that the package has the families. Raises MissingInput, ConfigError."""
-    check_families(section.families)

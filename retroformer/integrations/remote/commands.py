@@ -32,11 +32,8 @@ def push(
     Reads the store of the run, or its folder runs/RUN/STAGE. Writes the facts as Parquet files, or the adapter with its
     card, the config without secrets, and a manifest of hashes to ADDRESS.
     """
-    from retroformer.environments.tasksets import require_package
-
-    require_package("fsspec", "remote")
-    require_package("huggingface_hub", "remote")
-    from .push import push_run
+    _require_packages()
+    from retroformer.integrations.remote.transfer import push_run
 
     typer.echo(push_run(config, overrides, address, stage, private=private))
 
@@ -60,10 +57,14 @@ def pull(
     Reads what `retroformer push` wrote to ADDRESS. Writes a folder, or to the run of a config: runs/RUN/STAGE, or its
     store.
     """
+    _require_packages()
+    from retroformer.integrations.remote.transfer import pull_to
+
+    typer.echo(pull_to(address, target, if_pushed=if_pushed))
+
+
+def _require_packages() -> None:
     from retroformer.environments.tasksets import require_package
 
     require_package("fsspec", "remote")
     require_package("huggingface_hub", "remote")
-    from .pull import pull_to
-
-    typer.echo(pull_to(address, target, if_pushed=if_pushed))

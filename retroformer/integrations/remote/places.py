@@ -26,7 +26,7 @@ _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci",
 """Protocols without folders. Their `makedirs` would create a bucket, which a typing mistake must not do."""
 _SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CONNECTION_STRING)$", re.IGNORECASE)
 """Names of the environment variables with which the libraries of hubs and buckets log in."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RemoteError(RetroformerError, ConnectionError):
@@ -60,7 +60,7 @@ class Place:
             self._use_hub()
         elif private:
             raise ConfigError(f"--private is for hf:// addresses: who may read {url} is decided by its own settings.")
-        with _reaching(self.address):
+        with _translate_errors(self.address):
             self._files, self._folder = url_to_fs(url.secret_url())
 
     def _use_hub(self) -> None:
@@ -82,7 +82,7 @@ class Place:
 
     def upload(self, folder: Path, title: str) -> None:
         """Copy the files of a folder so that its manifest is visible only with all others. Raises RemoteError."""
-        with _reaching(self.address):
+        with _translate_errors(self.address):
             if self._hub is None:
                 self._put(folder)
             else:
@@ -116,7 +116,7 @@ class Place:
         if self._hub is None:
             return
         for kind in [self._hub["kind"]] if self._hub["kind"] else ["models", "datasets"]:
-            with _reaching(self.address), suppress(RepositoryNotFoundError):
+            with _translate_errors(self.address), suppress(RepositoryNotFoundError):
                 repo, revision = self._hub["repo"], self._hub["revision"]
                 info = huggingface_hub.HfApi().repo_info(repo, repo_type=kind.removesuffix("s"), revision=revision)
                 self._folder = f"{'datasets/' if kind == 'datasets' else ''}{repo}@{info.sha}"
@@ -127,7 +127,7 @@ class Place:
 
     def download(self, name: str, path: Path, most_bytes: int) -> None:
         """Copy a file of at most `most_bytes` to `path`. Raises MissingInput, DamagedFile, RemoteError."""
-        with _reaching(self.address):
+        with _translate_errors(self.address):
             try:
                 size = self._files.info(self._path(name))["size"] or 0
                 if size > most_bytes:
@@ -146,7 +146,7 @@ class Place:
 
 
 @contextmanager
-def _reaching(address: str) -> Iterator[None]:
+def _translate_errors(address: str) -> Iterator[None]:
     """Translate a library's errors in the block to one sentence.
 
     The libraries of buckets share no base class of errors, so all of them are caught.
@@ -158,7 +158,7 @@ def _reaching(address: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingInput(f"{address} needs a package that is not installed: {_one_line(error)}.") from None
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise  # The fault is this machine's, and the command says which disk.
         raise RemoteError(
             f"{address} cannot be used ({type(error).__name__}: {_one_line(error)}): check the address, the network "

@@ -21,8 +21,8 @@ from retroformer.method.records import Tokens, Usage
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
-_ENDED_IN_ERROR = Skipped(reason="rollouts that ended in an error")
-_NO_SCORE = Skipped(reason="rollouts without a score of this name")
+_CRASHED = Skipped(reason="rollouts that ended in an error")
+_UNSCORED = Skipped(reason="rollouts without a score of this name")
 
 
 class _Tokens(BaseModel):
@@ -95,10 +95,10 @@ def _attempt(
     rollout: _Rollout, environment: str, wanted: str | None, order: int, where: str
 ) -> TracedAttempt | Skipped:
     if rollout.error:
-        return _ENDED_IN_ERROR
+        return _CRASHED
     value = rollout.reward if wanted in (None, "reward") else rollout.metrics.get(wanted or "")
     if value is None:
-        return _NO_SCORE
+        return _UNSCORED
     name = "reward" if wanted is None else wanted
     if not 0 <= value <= 1:
         raise MissingInput(f"{where}: {name} is {value:g}: it must be from 0 to 1; name a metric with --score.")

@@ -68,7 +68,7 @@ def _load(section: Verifiers) -> Any:
     require_package("verifiers", "verifiers")
     import verifiers
 
-    with _signals_kept():
+    with _keep_signals():
         try:
             return verifiers.load_environment(section.environment, **section.args)
         except Exception as error:  # The environment is a package of its own: anything may go wrong in it.
@@ -107,7 +107,7 @@ def _rows(environment: Any, section: Verifiers) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
+def _keep_signals() -> Iterator[None]:
     """Restore the handlers of SIGINT and SIGTERM, which every environment of verifiers replaces by its own."""
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()

@@ -9,8 +9,7 @@ pytest.importorskip("reasoning_gym")
 from retroformer.environments.extras import LeakCheck
 from retroformer.environments.registry import extras, section_of
 from retroformer.errors import UnknownTask
-from retroformer.integrations.reasoning_gym.advice import METHODS
-from retroformer.integrations.reasoning_gym.leak import holds
+from retroformer.integrations.reasoning_gym.advice import METHODS, holds
 from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 
 SECTION: Any = section_of({"name": "reasoning-gym", "families": {"spell_backward": {}, "chain_sum": {}}, "size": 3})

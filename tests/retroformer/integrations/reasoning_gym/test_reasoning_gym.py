@@ -81,15 +81,15 @@ def test_the_packages_own_score_decides() -> None:
 @pytest.mark.parametrize("answer", ["((((", "\ud83d", "null", "9" * 30_000, "<answer>", "x" * 100_000])
 def test_an_answer_that_the_scorer_cannot_read_scores_nothing(datasets: DatasetProcess, answer: str) -> None:
     assert datasets.score("prime_factorization", 0, answer) == 0
-    assert datasets.question("prime_factorization", 0)
+    assert datasets.text("question", "prime_factorization", 0)
 
 
 @pytest.mark.slow
 def test_an_answer_that_the_scorer_never_finishes_scores_nothing_and_the_next_one_is_scored() -> None:
     with closing(DatasetProcess({"countdown": {}}, 7, 20, 4.0)) as process:
-        question = process.question("countdown", 3)
+        question = process.text("question", "countdown", 3)
         assert process.score("countdown", 3, "9**9**9**9") == 0
-        assert process.question("countdown", 3) == question
+        assert process.text("question", "countdown", 3) == question
 
 
 def test_a_dataset_that_cannot_be_created_is_no_wrong_answer() -> None:

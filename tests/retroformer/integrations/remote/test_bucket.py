@@ -16,8 +16,7 @@ from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError, RetroformerError
 from retroformer.integrations.remote.commands import pull_app
-from retroformer.integrations.remote.pull import pull_to
-from retroformer.integrations.remote.push import push_run
+from retroformer.integrations.remote.transfer import pull_to, push_run
 from retroformer.method.rating import rated_reflections
 from retroformer.run.provenance import folder_sha256
 from serve.served_names import served_names

@@ -1,6 +1,7 @@
 """Pushes to and pulls from a hub over HTTP, by the commands in processes of their own and with the real client."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.integrations.remote.places import MANIFEST
-from retroformer.integrations.remote.push import MANIFEST_BYTES
+from retroformer.integrations.remote.transfer import MANIFEST_BYTES
 from retroformer.run.provenance import folder_sha256
 from tests.support.hub import TOKEN, LocalHub, Repository, local_hub
 from tests.support.waiting import becomes_true
@@ -81,7 +82,7 @@ def test_a_killed_pull_leaves_no_folder_and_the_next_one_completes(hub: LocalHub
     pulling.communicate()
     assert not (away / "theirs").exists()
     (leftover,) = away.glob(".theirs.*.pulling")
-    os.utime(leftover, (0, 0))  # So old that its pull cannot be running.
+    shutil.rmtree(leftover)
     hub.held = ""
     status, _, complained = run(hub, away, "pull", "hf://me/advice", "theirs")
     assert status == 0, complained
