@@ -25,15 +25,10 @@ def serve(
         bool, typer.Option("--fastchat", help="Answer through FastChat's controller and API server, started here.")
     ] = False,
     until_input_closes: Annotated[
-        bool,
-        typer.Option("--until-input-closes", help="Also stop when standard input ends, as when a parent dies."),
+        bool, typer.Option("--until-input-closes", help="Also stop when standard input ends, as when a parent dies.")
     ] = False,
     more_from_input: Annotated[
-        bool,
-        typer.Option(
-            "--more-from-input",
-            help="Read overrides that come before these, a JSON list, from the first line of standard input.",
-        ),
+        bool, typer.Option("--more-from-input", help="Read earlier overrides, a JSON list, from standard input.")
     ] = False,
 ) -> None:
     """Stage 3: serve the base and its adapters.
@@ -56,7 +51,7 @@ def serve(
     if until_input_closes:
         when_input_closes(stop.set)
     # Only stages send overrides through standard input.
-    endpoint.run(experiment, config, stop, own=more_from_input, fastchat=fastchat)
+    endpoint.run(experiment, config, stop, of_stage=more_from_input, fastchat=fastchat)
 
 
 def main(arguments: list[str]) -> None:

@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from .answers import Answers
 from .engine.generation import Output
-from .guards import read_body, while_connected
-from .requests import AdapterRequest, ChatRequest, CompletionRequest, GenerationRequest, RequestError, read_json
+from .guards import RequestError, read_json, while_connected
+from .requests import AdapterRequest, ChatRequest, CompletionRequest, GenerationRequest
 from .supervisor import HEALTH
 
 DONE = "data: [DONE]\n\n"
@@ -75,14 +75,14 @@ class OpenAI:
         )
 
     async def chat(self, request: Request) -> Response:
-        return await self._respond(request, ChatRequest.parse(read_json(await read_body(request))))
+        return await self._respond(request, ChatRequest.parse(await read_json(request)))
 
     async def complete(self, request: Request) -> Response:
-        return await self._respond(request, CompletionRequest.parse(read_json(await read_body(request))))
+        return await self._respond(request, CompletionRequest.parse(await read_json(request)))
 
     async def _respond(self, request: Request, asked: GenerationRequest) -> Response:
         if not asked.stream:
-            outputs = await while_connected(request, self._answers.finished(asked))
+            outputs = await while_connected(request, self._answers.write(asked))
             return JSONResponse(_response(asked, outputs))
         outputs_so_far = self._answers.stream(asked)
         # A request that is refused gets its status, which a stream that has begun cannot have.
@@ -91,14 +91,14 @@ class OpenAI:
 
     async def hand_over(self, request: Request) -> Response:
         """Load an adapter; the response proves what was read, where vLLM's is a sentence only."""
-        asked = AdapterRequest.parse(read_json(await read_body(request)))
+        asked = AdapterRequest.parse(await read_json(request))
         served = self._answers.served
         model = await asyncio.to_thread(served.hand_over, asked.lora_name, asked.lora_path)
         here = served.provenance.model_dump(include={"dtype", "quantization"})
         return JSONResponse({"lora_name": asked.lora_name, **model.model_dump(), **here})
 
     async def take_back(self, request: Request) -> Response:
-        asked = AdapterRequest.parse(read_json(await read_body(request)))
+        asked = AdapterRequest.parse(await read_json(request))
         await asyncio.to_thread(self._answers.served.take_back, asked.lora_name)
         return JSONResponse(f"Unloaded {asked.lora_name}.")
 

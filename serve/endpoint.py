@@ -1,7 +1,5 @@
 """The processes of an endpoint: our worker, and with FastChat its controller and API server before it."""
 
-import contextlib
-import http.client
 import json
 import logging
 import os
@@ -10,6 +8,8 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
+
 from retroformer.config.adapters import REFLECTOR
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.serve import Serve
@@ -17,8 +17,8 @@ from retroformer.endpoint.loopback import is_loopback
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.promotions.history import History
 
-from .served_names import Serving, record_first_adapter, served_names
-from .supervisor import HEALTH, POLL_SECONDS, Service, get, supervise
+from .served_names import WorkerSettings, record_first_adapter, served_names
+from .supervisor import HEALTH, POLL_SECONDS, PROBE_SECONDS, Service, supervise
 
 LOOPBACK = "127.0.0.1"
 LISTING_SECONDS = 60.0
@@ -35,31 +35,30 @@ class ListenAddress(NamedTuple):
     key: str = ""
 
     @property
-    def reachable(self) -> str:
-        """Host under which this machine reaches it."""
-        return LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
-
-    @property
     def url(self) -> str:
-        return (
-            f"http://[{self.reachable}]:{self.port}"
-            if ":" in self.reachable
-            else f"http://{self.reachable}:{self.port}"
-        )
+        """Address under which this machine reaches it."""
+        host = LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
-    def get(self, path: str, seconds: float = LISTING_SECONDS) -> tuple[int | None, bytes]:
-        """Return status and body of a response; None and nothing without one."""
-        return get(self.reachable, self.port, path, self.key, seconds) or (None, b"")
+    def get(self, path: str, seconds: float = PROBE_SECONDS) -> tuple[int | None, bytes]:
+        """Return status and body of a response; None and nothing if there is none within `seconds`."""
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        try:
+            # Neither a proxy for this machine nor certificates, whose reading takes 0.05 seconds.
+            response = httpx.get(f"{self.url}{path}", headers=headers, timeout=seconds, trust_env=False, verify=False)
+        except httpx.HTTPError:
+            return None, b""
+        return response.status_code, response.content
 
 
 def run(
-    experiment: Experiment, config_path: Path, stop: threading.Event, *, own: bool = False, fastchat: bool = False
+    experiment: Experiment, config_path: Path, stop: threading.Event, *, of_stage: bool = False, fastchat: bool = False
 ) -> None:
     """Serve the experiment's base and adapters until `stop` is set.
 
-    If `own` is true, this is the server of a stage: it stays with the adapter that is current now. Any other server
-    records which adapter it serves first, and follows promotions and rollbacks. If `fastchat` is true, FastChat's
-    controller and API server are started, too, and clients reach the worker through them.
+    With `of_stage`, this is the server of a stage: it stays with the adapter that is current now. Any other server
+    records which adapter it serves first, and follows promotions and rollbacks. With `fastchat`, FastChat's controller
+    and API server are started, too, and clients reach the worker through them.
 
     Raises:
         MissingInput: an adapter or the base model does not exist.
@@ -69,57 +68,58 @@ def run(
         ServiceError: the port is in use, or a process could not start, or keeps dying or does not respond.
     """
     config = experiment.serve
-    require_key_for_strangers(config)
-    serving = _serving(experiment, config_path, own=own)
-    warn_unless_loopback(config.host, bool(serving.api_keys))
+    require_safe_host(config)
+    settings = _worker_settings(experiment, follow=not of_stage)
+    warn_unless_loopback(config.host, bool(settings.api_keys))
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    key = next(iter(serving.api_keys), "")
-    with contextlib.ExitStack() as sockets:
-        front = list[Service]()
-        if fastchat:
-            # FastChat's servers take no sockets, so their ports are free only a moment before they start.
-            address = ListenAddress(config.host, _free_port(config.host, config.port), key)
-            controller = ListenAddress(LOOPBACK, _free_port(LOOPBACK, 0))
-            serving = serving.model_copy(update={"controller": controller.url, "loopback": True})
-            front = _fastchat(config, serving, controller, address, logs)
-        host, port = (LOOPBACK, 0) if fastchat else (config.host, config.port)
-        listening = sockets.enter_context(listen(host, port))
+    key = next(iter(settings.api_keys), "")
+    host, port, services = config.host, config.port, list[Service]()
+    if fastchat:
+        # FastChat's servers take no sockets, so their ports are free only a moment before they start.
+        front = ListenAddress(host, _free_port(host, port), key)
+        controller = ListenAddress(LOOPBACK, _free_port(LOOPBACK, 0))
+        settings = settings.model_copy(update={"controller": controller.url, "loopback": True})
+        services = _fastchat(config, settings, controller, front, logs)
+        host, port = LOOPBACK, 0
+    with listen(host, port) as listening:
         worker = ListenAddress(host, listening.getsockname()[1], key)
-        answering = Service(
-            "worker",
-            [f"{__package__}.worker", f"--socket={listening.fileno()}"],
-            logs / "worker.log",
-            _environment(config),
-            lambda seconds: worker.get(HEALTH, seconds)[0] == http.client.OK,
-            serving.model_copy(update={"address": worker.url}).model_dump_json(),
-            [listening.fileno()],
+        settings = settings.model_copy(update={"address": worker.url})
+        services.append(
+            Service(
+                "worker",
+                [f"{__package__}.worker", f"--socket={listening.fileno()}"],
+                logs / "worker.log",
+                _environment(config),
+                lambda seconds: worker.get(HEALTH, seconds)[0] == httpx.codes.OK,
+                settings.model_dump_json(),
+                [listening.fileno()],
+            )
         )
 
         def ready() -> None:
-            if not own:
+            if not of_stage:
                 # Only now: an adapter that cannot be loaded must not stay the run's first one.
                 record_first_adapter(experiment, config_path)
-            at = address if fastchat else worker
-            print(f"Serving {', '.join(_models(at, stop))} at {at.url}/v1", flush=True)  # noqa: T201  The output of the command.
+            address = front if fastchat else worker
+            print(f"Serving {', '.join(_models(address, stop))} at {address.url}/v1", flush=True)  # noqa: T201  The output of the command.
 
-        supervise([*front, answering], ready, stop)
+        supervise(services, ready, stop)
 
 
-def _serving(experiment: Experiment, config_path: Path, *, own: bool) -> Serving:
-    """Return what a worker is told to serve."""
-    config, names = experiment.serve, served_names(experiment, config_path)
+def _worker_settings(experiment: Experiment, *, follow: bool) -> WorkerSettings:
+    config, names = experiment.serve, served_names(experiment)
     promotions = experiment.folder if REFLECTOR not in config.adapters else None
     if promotions is not None and (current := (history := History(promotions)).current()) is not None:
         history.folder_of(current)  # Refused here rather than in the worker.
-    return Serving(
+    return WorkerSettings(
         names=names,
-        base=experiment.train.base_model,
+        base_model=experiment.train.base_model,
         dtype=config.dtype,
-        template_settings=experiment.train.chat_template_kwargs,
+        chat_template_kwargs=experiment.train.chat_template_kwargs,
         threads=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
         promotions=promotions,
-        follow=not own,
+        follow=follow,
         hand_over=config.hand_over,
         loopback=is_loopback(config.host),
         api_keys=_api_keys(config.api_key_env),
@@ -128,7 +128,7 @@ def _serving(experiment: Experiment, config_path: Path, *, own: bool) -> Serving
 
 
 def _fastchat(
-    config: Serve, serving: Serving, controller: ListenAddress, address: ListenAddress, logs: Path
+    config: Serve, settings: WorkerSettings, controller: ListenAddress, address: ListenAddress, logs: Path
 ) -> list[Service]:
     """Return FastChat's controller and its API server at `address`."""
 
@@ -141,7 +141,7 @@ def _fastchat(
         )
 
     behind = f"--controller-address={controller.url}"
-    keys = json.dumps([f"--api-keys={','.join(serving.api_keys)}"] if serving.api_keys else [])
+    keys = json.dumps([f"--api-keys={','.join(settings.api_keys)}"] if settings.api_keys else [])
     return [
         service("controller", "controller", controller, "controller.log"),
         service("API server", "openai_api_server", address, "api.log", behind, "--allowed-origins=[]", secret=keys),
@@ -170,7 +170,7 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def require_key_for_strangers(config: Serve) -> None:
+def require_safe_host(config: Serve) -> None:
     """Raise ConfigError if anyone in the network could load adapters, or use a server that seems to ask for keys."""
     if is_loopback(config.host):
         return
@@ -199,7 +199,6 @@ def warn_unless_loopback(host: str, asks_for_key: bool = False) -> None:
 
 
 def _environment(config: Serve) -> dict[str, str]:
-    without_proxy = [os.environ.get("NO_PROXY", ""), LOOPBACK, "localhost"]
     return {
         # Idle threads would otherwise spin and take cores from the other processes of a run.
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -209,7 +208,7 @@ def _environment(config: Serve) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name != config.api_key_env},
         # Output goes to the logs of the run; FastChat would otherwise write log files of its own.
         "LOGDIR": "",
-        "NO_PROXY": ",".join(filter(None, without_proxy)),
+        "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK, "localhost"))),
         "TOKENIZERS_PARALLELISM": "false",
     }
 
@@ -229,8 +228,8 @@ def _api_keys(variable: str | None) -> tuple[str, ...]:
 def _models(address: ListenAddress, stop: threading.Event) -> list[str]:
     """Return the model names that the endpoint lists; FastChat lists none until the worker has registered."""
     for _ in range(int(LISTING_SECONDS / POLL_SECONDS)):
-        status, body = address.get("/v1/models")
-        if status != http.client.OK:
+        status, body = address.get("/v1/models", LISTING_SECONDS)
+        if status != httpx.codes.OK:
             what = f"answered {status}" if status else "does not answer"
             raise ServiceError(f"{address.url}/v1/models {what}: start the server again.")
         names = [model["id"] for model in json.loads(body)["data"]]

@@ -24,8 +24,8 @@ from retroformer.errors import ConfigError
 from .answers import Answers
 from .api import choice_of, usage_of
 from .engine.generation import Output
-from .guards import read_body, while_connected
-from .requests import CompletionRequest, RequestError, read_json
+from .guards import RequestError, read_json, while_connected
+from .requests import CompletionRequest, prompt_tokens
 
 HEARTBEAT_SECONDS = 30.0
 """Pause between heartbeats; the controller forgets a worker after 90 seconds without one."""
@@ -53,7 +53,7 @@ class FastChatWorker:
         Raises:
             ConfigError: FastChat cannot write the prompts of this model.
         """
-        self._answers, self._template = answers, conversation_template(answers.render)
+        self._answers, self._template = answers, conversation_template(answers.model.render)
         threading.Thread(target=self._keep_registered, name="controller", daemon=True).start()
 
     def routes(self) -> list[Route]:
@@ -61,8 +61,8 @@ class FastChatWorker:
         facts: dict[str, Callable[[], Any]] = {
             "/worker_get_status": lambda: _status(self._answers),
             "/worker_get_conv_template": lambda: {"conv": self._template},
-            "/model_details": lambda: {"context_length": self._answers.context_tokens},
-            "/worker_get_embeddings": lambda: _refused(RequestError(400, "Embeddings are not served here.")),
+            "/model_details": lambda: {"context_length": self._answers.model.context_tokens},
+            "/worker_get_embeddings": lambda: _refusal(RequestError(400, "Embeddings are not served here.")),
         }
 
         async def respond(request: Request) -> Response:
@@ -74,31 +74,31 @@ class FastChatWorker:
 
     async def _generate(self, request: Request) -> Response:
         try:
-            asked = _completion(await read_body(request), stream=False)
-            (output,) = await while_connected(request, self._answers.finished(asked))
+            asked = _completion(await read_json(request), stream=False)
+            (output,) = await while_connected(request, self._answers.write(asked))
         except RequestError as refusal:
-            return JSONResponse(_refused(refusal))
+            return JSONResponse(_refusal(refusal))
         return JSONResponse(_piece(asked, output))
 
     async def _stream(self, request: Request) -> Response:
-        body = await read_body(request)
+        fields = await read_json(request)
 
         async def pieces() -> AsyncIterator[bytes]:
             try:
-                asked = _completion(body, stream=True)
+                asked = _completion(fields, stream=True)
                 async for latest in self._answers.stream(asked):
                     yield json.dumps(_piece(asked, latest[0])).encode() + PIECE_END
             except RequestError as refusal:
-                yield json.dumps(_refused(refusal)).encode() + PIECE_END
+                yield json.dumps(_refusal(refusal)).encode() + PIECE_END
 
         return StreamingResponse(pieces())
 
     async def _count(self, request: Request) -> Response:
-        prompt = str(read_json(await read_body(request)).get("prompt", ""))
+        model, prompt = self._answers.model, str((await read_json(request)).get("prompt", ""))
         try:
-            count = len(await asyncio.to_thread(self._answers.tokens_of, prompt))
+            count = len(await asyncio.to_thread(prompt_tokens, model, prompt))
         except RequestError:  # It is empty or too long; FastChat refuses the latter by its count.
-            count = self._answers.context_tokens + 1 if prompt else 0
+            count = model.context_tokens + 1 if prompt else 0
         return JSONResponse({"count": count, "error_code": 0})
 
     def _keep_registered(self) -> None:
@@ -130,8 +130,8 @@ def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> 
     Raises ConfigError if FastChat has no such template.
     """
     try:
-        conversation = _guessed(render)
-        is_exact = all(_written_by_fastchat(conversation, chat) == render(chat) for chat in _examples())
+        conversation = _guess_conversation(render)
+        is_exact = all(_fastchat_prompt(conversation, chat) == render(chat) for chat in _examples())
     except Exception:  # Chat templates are third-party programs and may raise anything.
         is_exact = False
     if not is_exact:
@@ -142,7 +142,7 @@ def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> 
     return dict(vars(conversation))
 
 
-def _guessed(render: Callable[[Sequence[dict[str, str]]], str]) -> Any:
+def _guess_conversation(render: Callable[[Sequence[dict[str, str]]], str]) -> Any:
     """Return FastChat's conversation of a model that writes every turn in one fixed form.
 
     What the model writes between two messages becomes part of the later one's role, so that FastChat adds nothing else.
@@ -170,7 +170,7 @@ def _examples() -> list[list[dict[str, str]]]:
     return [*chats, *([{"role": "system", "content": " Be brief: {0}. "}, *chat] for chat in chats)]
 
 
-def _written_by_fastchat(conversation: Any, chat: Sequence[dict[str, str]]) -> str:
+def _fastchat_prompt(conversation: Any, chat: Sequence[dict[str, str]]) -> str:
     """Return the prompt that FastChat's API server makes of a chat."""
     conversation = conversation.copy()
     for message in chat:
@@ -182,9 +182,8 @@ def _written_by_fastchat(conversation: Any, chat: Sequence[dict[str, str]]) -> s
     return str(conversation.get_prompt())
 
 
-def _completion(body: bytes, *, stream: bool) -> CompletionRequest:
+def _completion(fields: dict[str, Any], *, stream: bool) -> CompletionRequest:
     """Return the request that FastChat's API server sends to a worker."""
-    fields = read_json(body)
     limit = fields.pop("max_new_tokens", None)
     return CompletionRequest.parse({**fields, "max_tokens": limit, "stream": stream})
 
@@ -195,7 +194,7 @@ def _piece(asked: CompletionRequest, output: Output) -> dict[str, Any]:
     return {"finish_reason": None, **text, "error_code": 0, "usage": usage_of(asked, [output])}
 
 
-def _refused(refusal: RequestError) -> dict[str, Any]:
+def _refusal(refusal: RequestError) -> dict[str, Any]:
     code = _CODES.get(refusal.status, ErrorCode.PARAM_OUT_OF_RANGE)
     return {"text": refusal.message, "error_code": int(code)}
 

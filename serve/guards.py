@@ -1,8 +1,9 @@
-"""What a request must pass before its handler runs: keys, host names, readiness, and limits of time and size."""
+"""What a request must pass before its handler runs: keys, host names, readiness, limits of time and size, JSON."""
 
 import asyncio
 import contextlib
 import hmac
+import json
 import resource
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
@@ -10,12 +11,13 @@ from typing import Any, Literal, TypeVar
 import h11
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retroformer.endpoint.loopback import is_loopback
+from retroformer.files.text import surrogate_in_json
 
-from .requests import RETRY_SECONDS, RequestError
 from .supervisor import HEALTH
 
 CONNECTIONS = 2048
@@ -31,19 +33,43 @@ BODY_SECONDS = 120.0
 SEND_SECONDS = 300.0
 """Time after which a client that does not read its response is disconnected."""
 OPEN_FILES = 16_384
+RETRY_SECONDS = 5
+"""Value of Retry-After. Clients of this protocol honour up to a minute."""
 
-_REFUSAL = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_FULL = _REFUSAL % (b"503 Service Unavailable\r\nRetry-After: %d" % RETRY_SECONDS)
-_LATE = _REFUSAL % b"408 Request Timeout"
+_CLOSING_RESPONSE = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_UNAVAILABLE = _CLOSING_RESPONSE % (b"503 Service Unavailable\r\nRetry-After: %d" % RETRY_SECONDS)
+_TIMED_OUT = _CLOSING_RESPONSE % b"408 Request Timeout"
 
 T = TypeVar("T")
+
+
+class RequestError(Exception):
+    """Raised to answer a request with an error status; `field` is the name of the parameter at fault."""
+
+    def __init__(self, status: int, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.field = status, message, field
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's form."""
+        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.field, "code": self.status}}
+
+    @property
+    def response(self) -> JSONResponse:
+        """Response for the client."""
+        headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (429, 503) else {}
+        if self.status in (408, 413):
+            headers["Connection"] = "close"  # The rest of the request will not be read.
+        return JSONResponse(self.body, self.status, headers)
 
 
 class Guards:
     """Refuses requests without one of the keys, under a foreign host name, or before the models are loaded.
 
-    Health checks need no key. The host name protects a server on loopback without keys against DNS rebinding: if a web
-    page's host name resolves to 127.0.0.1, the browser sees one origin and would let the page read the responses.
+    Health checks need no key. The check of the host name protects a server on loopback without keys against DNS
+    rebinding: a web page whose host name resolves to 127.0.0.1 could read the responses.
     """
 
     def __init__(
@@ -57,9 +83,8 @@ class Guards:
     ) -> None:
         """Guard `app`; `without_key` are paths that need no key, and `loopback` says if only this machine can ask."""
         self._app, self._loaded = app, loaded
-        self._keys = [key.encode() for key in keys]
+        self._keys, self._without_key = [key.encode() for key in keys], without_key
         self._loopback = loopback
-        self._without_key = frozenset(without_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,14 +121,51 @@ class Guards:
         return scheme.lower() == b"bearer" and any(matches)
 
 
-async def read_body(request: Request) -> bytes:
-    """Return the body of a request. Raises RequestError if it is not JSON by its type, or too large, or late."""
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body of a request.
+
+    NaN and infinities are accepted here and refused by the check of their field.
+
+    Raises:
+        RequestError: the body is too large or late; it is not JSON, by its type or its content, or not an object; a
+            name is in it twice, or text that is not Unicode.
+    """
+    body = await _read_body(request)
+    try:
+        text = body.decode()
+        parsed = json.loads(text, object_pairs_hook=_unique_names)
+    except RecursionError:
+        raise RequestError(400, "The request body is nested too deeply.") from None
+    except ValueError as error:
+        raise RequestError(400, f"The request body is not JSON: {error}.") from None
+    if not isinstance(parsed, dict):
+        raise RequestError(400, "The request body is not a JSON object.")
+    if (path := surrogate_in_json(parsed, text)) is not None:
+        field = shorten_name(path)
+        raise RequestError(400, f"{field}: half a character (a lone surrogate) is not text.", field)
+    return parsed
+
+
+def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    parsed = dict(pairs)
+    if len(parsed) < len(pairs):
+        names = [name for name, _ in pairs]
+        duplicate = shorten_name(next(name for name in names if names.count(name) > 1))
+        raise RequestError(400, f"{duplicate} appears twice in one object.", duplicate)
+    return parsed
+
+
+def shorten_name(name: str) -> str:
+    """Return a client's own name for something, shortened and in ASCII, as an error message may repeat it."""
+    return name[:100].encode("ascii", "backslashreplace").decode()
+
+
+async def _read_body(request: Request) -> bytes:
     # A browser sends other types on behalf of a web page without a CORS preflight request.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError(415, f"{request.url.path} takes only bodies of the type application/json.")
     too_large = RequestError(413, f"The request body is larger than {BODY_BYTES} bytes.")
-    declared = request.headers.get("content-length", "0")
-    if len(declared) > len(str(BODY_BYTES)) or int(declared) > BODY_BYTES:
+    if int(request.headers.get("content-length", "0")) > BODY_BYTES:
         raise too_large
     body = bytearray()
     try:
@@ -150,7 +212,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
         # Writing pauses as soon as anything is unsent, since even a closed transport waits for ever to send it all.
         transport.set_write_buffer_limits(high=0)
         if len(self.connections) > CONNECTIONS and not self._close_oldest_silent():
-            transport.write(_FULL)
+            transport.write(_UNAVAILABLE)
             transport.close()
         else:
             self._watch_head()
@@ -173,7 +235,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
         super().resume_writing()
 
     def _watch_head(self) -> None:
-        """Start the head timer at the connection or the first byte of a request; later bytes do not extend it."""
+        """Start the timer with the connection or the first byte of a request; later bytes do not extend it."""
         if self.conn.their_state is not h11.IDLE:
             self._stop("_head")
         elif self._head is None:
@@ -190,7 +252,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
         self._stop("_head")
         idle = self.cycle is None or self.cycle.response_complete
         if self.conn.their_state is h11.IDLE and idle and not self.transport.is_closing():
-            self.transport.write(_LATE)
+            self.transport.write(_TIMED_OUT)
             self.transport.close()
 
     def _stop(self, timer: Literal["_head", "_send"]) -> None:

@@ -29,7 +29,7 @@ from retroformer.run.provenance import (
 
 from .engine.engine import Engine
 from .engine.model import BASE, Model
-from .requests import RequestError
+from .guards import RequestError
 from .served_names import ServedNames
 
 PINNED_DIGITS = 12

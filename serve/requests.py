@@ -1,10 +1,8 @@
-"""Requests in the OpenAI protocol, and how they are refused: whatever is not supported is refused, never ignored."""
+"""Requests in the OpenAI protocol. What is not supported is refused, never ignored; so is a prompt that is too long."""
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -16,14 +14,14 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from starlette.responses import JSONResponse
 
-from retroformer.files.text import surrogate_in_json
+from .engine.model import Model
+from .guards import RequestError, shorten_name
 
 ANSWERS = 128
 """Answers to one request: `n` times the number of prompts. The OpenAI protocol has the same limit."""
 MESSAGES = 4096
-"""Messages of one chat; a context of 32,000 tokens holds no more messages of eight tokens each."""
+"""Messages of one chat."""
 STOPS = 64
 STOP_CHARACTERS = 1024
 """Length of one stop string: each piece of a stream is compared with every prefix of it."""
@@ -34,92 +32,24 @@ NAME_CHARACTERS = 512
 """Length of a model name: a file name (255), `+best64` and a hash fit."""
 STOP_TOKENS = 1024
 LARGEST_COUNT = 2**31 - 1
-"""Limit of `max_tokens` and `top_k`: a larger number is a mistake, and no model has such a context."""
-RETRY_SECONDS = 5
-"""Value of Retry-After. Clients of this protocol honour up to a minute."""
+"""Limit of `max_tokens` and `top_k`."""
 
 _TYPES = frozenset({"str", "int", "float", "bool", "constrained-int"})
-
-
-class RequestError(Exception):
-    """Raised to answer a request with an error status; `field` is the name of the parameter at fault."""
-
-    def __init__(self, status: int, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.field = status, message, field
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The error in OpenAI's form."""
-        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.field, "code": self.status}}
-
-    @property
-    def response(self) -> JSONResponse:
-        """Response for the client."""
-        headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (429, 503) else {}
-        if self.status in (408, 413):
-            headers["Connection"] = "close"  # The rest of the request will not be read.
-        return JSONResponse(self.body, self.status, headers)
-
-
-def read_json(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`.
-
-    NaN, infinities and integers of more than 64 bits become non-finite floats, which the check of their field refuses.
-
-    Raises:
-        RequestError: it is not JSON or not an object, has a name twice, or text that is not Unicode.
-    """
-    try:
-        text = body.decode()
-        parsed = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
-    except RecursionError:
-        raise RequestError(400, "The request body is nested too deeply.") from None
-    except ValueError as error:
-        raise RequestError(400, f"The request body is not JSON: {error}.") from None
-    if not isinstance(parsed, dict):
-        raise RequestError(400, "The request body is not a JSON object.")
-    if (path := surrogate_in_json(parsed, text)) is not None:
-        field = _shown(path)
-        raise RequestError(400, f"{field}: half a character (a lone surrogate) is not text.", field)
-    return parsed
-
-
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    parsed = dict(pairs)
-    if len(parsed) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = _shown(next(name for name in names if names.count(name) > 1))
-        raise RequestError(400, f"{duplicate} appears twice in one object.", duplicate)
-    return parsed
-
-
-def _integer(digits: str) -> float:
-    return int(digits) if len(digits) <= 20 else math.inf  # The longest 64-bit integer has 20 characters.
-
-
-def _shown(name: str) -> str:
-    """Return a client's own name for something, shortened and in ASCII, as an error message may repeat it."""
-    return name[:100].encode("ascii", "backslashreplace").decode()
-
-
-WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("audio", "prediction", "reasoning_effort"), ()),
+_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("best_of", "length_penalty", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("echo", "logprobs", "store", "use_beam_search"), (False,)),
     **dict.fromkeys(("function_call", "tool_choice"), ("none", "auto")),
-    **dict.fromkeys(("functions", "images", "tools"), ([],)),
+    **dict.fromkeys(("annotations", "functions", "images", "tool_calls", "tools"), ([],)),
     **dict.fromkeys(("logit_bias", "metadata"), ({},)),
     **dict.fromkeys(("min_p", "top_logprobs"), (0,)),
-    **dict.fromkeys(("store", "use_beam_search"), (False,)),
+    **dict.fromkeys(("refusal", "suffix"), ("",)),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "stream_options": ({}, {"include_usage": False}),
-    "suffix": ("",),
 }
-"""Unsupported parameters, with the values that have no effect and are accepted; null has no effect in any of them."""
+"""Values of unsupported parameters that request nothing and are accepted; null is accepted in all of them."""
 
 
 class _Body(BaseModel):
@@ -132,30 +62,25 @@ class _Body(BaseModel):
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         # After the name of a field with several types, pydantic puts the name of the type.
         path = [part for part in fault["loc"] if not (isinstance(part, str) and ("[" in part or part in _TYPES))]
-        field = _shown(".".join(map(str, path)))
-        raise RequestError(400, f"{field}: {fault['msg'].removeprefix('Value error, ')}.", field)
+        field = shorten_name(".".join(map(str, path)))
+        message = "not supported here" if fault["type"] == "extra_forbidden" else fault["msg"]
+        raise RequestError(400, f"{field}: {message.removeprefix('Value error, ')}.", field)
 
 
 class _Strict(_Body):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = WITHOUT_EFFECT
-
     @model_validator(mode="before")
     @classmethod
-    def _drop_what_has_no_effect(cls, body: Any) -> Any:
+    def _drop_neutral_values(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        # `0 == False` in Python, but neither has an effect, whether a number or a boolean is meant.
-        fields = {
+        own = cls.model_fields
+        return {
             name: value
             for name, value in body.items()
-            if value is not None and value not in cls.without_effect.get(name, ())
+            if value is not None and (name in own or value not in _NEUTRAL_VALUES.get(name, ()))
         }
-        for name in fields:
-            if name not in cls.model_fields:
-                raise RequestError(400, f"{_shown(name)} is not supported here.", _shown(name))
-        return fields
 
 
 def _text_of(content: Any) -> Any:
@@ -173,8 +98,6 @@ def _text_of(content: Any) -> Any:
 class RequestMessage(_Strict):
     """A message of a chat."""
 
-    without_effect = {"tool_calls": ([],), "annotations": ([],), "refusal": ("",)}
-
     role: Literal["system", "user", "assistant"]
     content: Annotated[str, BeforeValidator(_text_of)]
 
@@ -186,11 +109,11 @@ def _one_system_message(messages: list[RequestMessage]) -> list[RequestMessage]:
     return messages
 
 
-def _listed(stop: Any) -> Any:
+def _as_list(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
 
-def _not_too_long(choices: list[str]) -> list[str]:
+def _limit_choices(choices: list[str]) -> list[str]:
     if sum(map(len, choices)) > CHOICE_CHARACTERS:
         raise ValueError(f"more than {CHOICE_CHARACTERS} characters")
     return choices
@@ -222,11 +145,11 @@ class GenerationRequest(_Strict):
     n: Annotated[int, Field(ge=1, le=ANSWERS)] = 1
     max_tokens: Count | None = None
     """Tokens of an answer; None: as many as the context holds."""
-    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=STOPS)] = []
+    stop: Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=STOPS)] = []
     stop_token_ids: Annotated[list[int], Field(max_length=STOP_TOKENS)] = []
     ignore_eos: bool = False
     """If true, only `stop` and `stop_token_ids` end a text before `max_tokens`."""
-    choices: Annotated[list[str], Field(min_length=1, max_length=CHOICES), AfterValidator(_not_too_long)] | None = None
+    choices: Annotated[list[str], Field(min_length=1, max_length=CHOICES), AfterValidator(_limit_choices)] | None = None
     """Texts one of which the answer must be, cut at a stop string."""
     stream: bool = False
     presence_penalty: Penalty = 0.0
@@ -244,7 +167,7 @@ class GenerationRequest(_Strict):
     @property
     def with_tokens(self) -> bool:
         """True if each answer has its token ids and their log-probabilities under the model itself."""
-        return self.return_token_ids or self.logprobs is not None
+        return self.return_token_ids or not (self.logprobs is None or self.logprobs is False)
 
     def echoed(self, number: int) -> str:
         """Return the text that comes before answer `number`."""
@@ -267,13 +190,11 @@ class GenerationRequest(_Strict):
 class ChatRequest(GenerationRequest):
     """A request to /v1/chat/completions."""
 
-    without_effect = {**WITHOUT_EFFECT, "echo": (False,), "logprobs": (False,)}
-
     messages: Annotated[
         list[RequestMessage], Field(min_length=1, max_length=MESSAGES), AfterValidator(_one_system_message)
     ]
     max_completion_tokens: Count | None = None
-    logprobs: Literal[True] | None = None
+    logprobs: bool | None = None
 
     @property
     def prompts(self) -> Sequence[Prompt]:
@@ -314,6 +235,37 @@ class CompletionRequest(GenerationRequest):
     def echoed(self, number: int) -> str:
         prompt = self.prompt[number // self.n]
         return prompt if self.echo and isinstance(prompt, str) else ""
+
+
+def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
+    """Return a prompt in tokens.
+
+    Raises RequestError if it is too long for the context or empty, has a token outside the vocabulary, which would fail
+    every row of its pass, or is a chat that the model's chat template refuses.
+    """
+    if isinstance(prompt, Chat):
+        try:
+            prompt = model.render([message.model_dump() for message in prompt.messages])
+        except Exception as error:  # Chat templates are third-party programs and may raise anything.
+            raise RequestError(400, f"The model's chat template refuses this: {error}.", "messages") from error
+    if isinstance(prompt, str) and len(prompt) > model.longest_text:
+        raise _too_long(model, f"more than {model.context_tokens}")
+    tokens = model.encode(prompt) if isinstance(prompt, str) else prompt
+    if not tokens:
+        raise RequestError(400, "The prompt has no tokens, and at least one is needed.", "prompt")
+    if not 0 <= min(tokens) <= max(tokens) < model.vocabulary:
+        raise RequestError(400, f"Tokens of a prompt are 0 to {model.vocabulary - 1}.", "prompt")
+    if len(tokens) >= model.context_tokens:
+        raise _too_long(model, str(len(tokens)))
+    return tokens
+
+
+def _too_long(model: Model, count: str) -> RequestError:
+    return RequestError(
+        400,
+        f"This model's maximum context length is {model.context_tokens} tokens. However, your messages resulted in "
+        f"{count} tokens. Please reduce the length of the messages.",
+    )
 
 
 class AdapterRequest(_Body):

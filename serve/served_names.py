@@ -18,11 +18,10 @@ from retroformer.config.adapters import (
     reward_folder,
 )
 from retroformer.config.experiment import Experiment
-from retroformer.config.sections.base import best_of
+from retroformer.config.sections.base import adapter_name
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Record
-from retroformer.models.base_dtype import Dtype
-from retroformer.models.quantization import Quantization
+from retroformer.models.precision import Dtype, Quantization
 from retroformer.run.promotions.history import History, name_of
 from retroformer.run.provenance import ADAPTER_WEIGHTS, folder_sha256
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
@@ -44,15 +43,13 @@ class ServedNames(Record):
     """Quantisation of the base."""
 
 
-class Serving(Record):
-    """What a worker process is told to serve."""
+class WorkerSettings(Record):
+    """What a worker process serves, and to whom."""
 
     names: ServedNames
-    base: str
-    """As train.base_model."""
+    base_model: str
     dtype: Dtype | Literal["auto"]
-    template_settings: dict[str, JsonValue]
-    """As train.chat_template_kwargs."""
+    chat_template_kwargs: dict[str, JsonValue]
     threads: int
     promotions: Path | None
     """Folder of the run whose promoted reflector is served."""
@@ -69,12 +66,11 @@ class Serving(Record):
     """Address under which the worker registers."""
 
 
-def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
+def served_names(experiment: Experiment) -> ServedNames:
     """Return the names served beside `base`: finished stages, actors, `serve.adapters`, `reflector`, best-of names.
 
-    `config_path` is the file of the experiment, for the error message. `reflector` is the last finished stage until a
-    promotion is recorded, which a worker follows. Names such as `sft+best8` in the config are served if their
-    adapter and reward model exist.
+    `reflector` is the last finished stage until a promotion is recorded. Names such as `sft+best8` in the config are
+    served if their adapter and reward model exist.
 
     Raises:
         MissingInput: a folder of `serve.adapters` has no adapter.
@@ -90,7 +86,10 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
         if name == "base" or not name or set(name) & UNUSABLE:
             raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
         if not has_adapter(folder):
-            raise MissingInput(_absent(name, folder, experiment, config_path))
+            raise MissingInput(
+                f"No adapter {name!r} in {str(folder)!r}: expected a folder with {ADAPTER_WEIGHTS} and "
+                "adapter_config.json, as `retroformer train` writes."
+            )
         adapters[name] = folder
         aliases.pop(name, None)
     rewards = _best_of(experiment, adapters, aliases)
@@ -125,25 +124,14 @@ def _quantization(experiment: Experiment, metrics: Mapping[str, StageMetrics]) -
 
 
 def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:
+    """Return the folders of reward models by the best-of names whose adapter and reward model exist."""
     reward_folders = {}
     for name in asked_for(experiment):
-        parsed = best_of(name)
-        assert parsed is not None, "asked_for returns no other names"
-        model = aliases.get(parsed.model, parsed.model)
+        model = aliases.get(adapter_name(name), adapter_name(name))
         folder = reward_folder(experiment, model)
         if (model == "base" or model in adapters) and has_adapter(folder):
             reward_folders[name] = folder
     return reward_folders
-
-
-def _absent(name: str, folder: Path, experiment: Experiment, config_path: Path) -> str:
-    message = f"No adapter {name!r} in {str(folder)!r}"
-    for stage in (*ACTORS, *ADVISERS):
-        if folder.resolve() == (experiment.folder / stage).resolve():
-            return f"{message}: train it with `retroformer train {stage} {config_path} run={experiment.run}`."
-    return (
-        f"{message}: expected a folder with {ADAPTER_WEIGHTS} and adapter_config.json, as `retroformer train` writes."
-    )
 
 
 def record_first_adapter(experiment: Experiment, config_path: Path) -> None:
@@ -157,22 +145,15 @@ def record_first_adapter(experiment: Experiment, config_path: Path) -> None:
         return
     history, name = History(experiment.folder), advisers[-1]
     records = history.records()
+    test = f"`retroformer promote {config_path} {name}"
     if not records:
         first = history.keep(name, experiment.folder / name)
         history.append(records, "first", first, "nothing was served before")
         logger.warning(
-            "reflector is %s, which has not been tested: `retroformer promote %s %s --against none` tests it against "
-            "no advice.",
-            name,
-            config_path,
-            name,
+            "reflector is %s, which has not been tested: %s --against none` tests it against no advice.", name, test
         )
         return
     sha256 = folder_sha256(experiment.folder / name)
     if all(record.adapter is None or record.adapter.sha256 != sha256 for record in records):
-        logger.warning(
-            "reflector stays %s: `retroformer promote %s %s` tests the newer adapter, and serves it if it is better.",
-            name_of(history.current()),
-            config_path,
-            name,
-        )
+        current = name_of(history.current())
+        logger.warning("reflector stays %s: %s` tests the newer adapter, and serves it if it is better.", current, test)

@@ -1,7 +1,6 @@
 """Supervision of processes: started together, restarted when one dies or stops responding, and stopped together."""
 
 import contextlib
-import http.client
 import logging
 import os
 import signal
@@ -19,8 +18,6 @@ HEALTH = "/health"
 """Path of health checks."""
 QUICK_SECONDS = 60.0
 """Lifetime below which a death counts as quick."""
-START_SECONDS = 3600.0
-"""Time to the first response, after which a process is killed; the largest models load in minutes from a cold disk."""
 QUICK_DEATHS = 5
 """Number of quick deaths in a row after which the supervisor gives up."""
 POLL_SECONDS = 0.2
@@ -32,7 +29,7 @@ START_PROBE_SECONDS = 2.0
 """Time for a response at the start, so that a process that has died is soon noticed."""
 SILENT_PROBES = 3
 """Number of failed health checks in a row after which a process counts as unresponsive. It is a count, not a time: a
-supervisor that was suspended for an hour, with its machine or from a terminal, made no checks meanwhile."""
+supervisor that was suspended made no checks meanwhile."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +92,7 @@ class Service:
         self._has_answered = self.answers(START_PROBE_SECONDS)
         return self._has_answered
 
-    def revive(self) -> None:
+    def restart_if_needed(self) -> None:
         """Restart it if it has died or is unresponsive: at once after a long life, ever later after quick deaths.
 
         Raises ServiceError if it keeps dying.
@@ -105,7 +102,7 @@ class Service:
             self._process.kill()
             self._process.wait()
         now = time.monotonic()
-        if not self.alive and self._process is not None:
+        if self._process is not None and not self.alive:
             reason = self._reason()
             self.stop(now)
             self._quick_deaths = self._quick_deaths + 1 if now - self._started < QUICK_SECONDS else 0
@@ -117,7 +114,7 @@ class Service:
             self.start()
 
     def _is_unresponsive(self) -> bool:
-        """Check its health if it is time; a process that has never answered is starting, and has `START_SECONDS`."""
+        """Check its health if it is time; a process that has never answered is still starting."""
         if time.monotonic() < self._next_probe:
             return False
         if self.answers(PROBE_SECONDS):
@@ -125,8 +122,7 @@ class Service:
         else:
             self._silent_probes += self._has_answered
         self._next_probe = time.monotonic() + PROBE_PAUSE_SECONDS
-        too_late = not self._has_answered and time.monotonic() - self._started > START_SECONDS
-        return self._silent_probes >= SILENT_PROBES or too_late
+        return self._silent_probes >= SILENT_PROBES
 
     def _reason(self) -> str:
         """Return the last line of its log, how it ended, and the path of the log."""
@@ -170,7 +166,7 @@ def supervise(services: Sequence[Service], ready: Callable[[], None], stop: thre
             stop.wait(POLL_SECONDS)
         while not stop.wait(POLL_SECONDS):
             for service in services:
-                service.revive()
+                service.restart_if_needed()
     finally:
         deadline = time.monotonic() + STOP_SECONDS
         for service in services:
@@ -180,10 +176,7 @@ def supervise(services: Sequence[Service], ready: Callable[[], None], stop: thre
 
 
 def read_first_line() -> str:
-    """Return the first line of standard input, and exit this process, whatever it is doing, when the input closes.
-
-    So no process outlives its supervisor.
-    """
+    """Return the first line of standard input; exit this process when the input closes, as its supervisor has died."""
     line = first_line_of_input()
     when_input_closes(lambda: os._exit(1))
     return line
@@ -207,15 +200,3 @@ def when_input_closes(call: Callable[[], object]) -> None:
         call()
 
     threading.Thread(target=wait, name="watch standard input", daemon=True).start()
-
-
-def get(host: str, port: int, path: str, key: str = "", seconds: float = PROBE_SECONDS) -> tuple[int, bytes] | None:
-    """Return status and body of the response of a server on this machine; None if there is none within `seconds`."""
-    # Not urllib, which would use the proxy that the environment names even for this machine.
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=seconds)) as connection:
-        try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
-            response = connection.getresponse()
-            return response.status, response.read()
-        except (OSError, http.client.HTTPException):
-            return None

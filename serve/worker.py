@@ -14,8 +14,8 @@ import uvicorn
 from starlette.routing import Route
 
 from retroformer.errors import run_command
-from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.precision import serving_dtype
 from retroformer.run.promotions.history import History
 
 from .answers import Answers
@@ -23,52 +23,52 @@ from .api import OpenAI, application
 from .engine.engine import Engine
 from .engine.model import Model
 from .guards import BoundedConnection, Guards, allow_many_files
+from .memory_check import require_memory
 from .models import PromotedReflector, ServedModels, reward_names, served_targets
-from .room import require_memory
-from .served_names import Serving
+from .served_names import WorkerSettings
 from .supervisor import read_first_line
 
 MAX_BATCH_ON_CPU, MAX_BATCH_ON_GPU = 16, 64
 """Largest numbers of requests decoded together."""
 
 
-def load(serving: Serving, begin: Callable[[Answers], None]) -> Answers:
+def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     """Load the models, call `begin`, and serve later promotions of the run if they are to be followed."""
-    torch.set_num_threads(serving.threads)
-    names, settings = serving.names, serving.template_settings
-    base = base_model_folder(serving.base)
-    targets = served_targets(base, names, settings)
-    dtype = serving_dtype(serving.dtype, base, torch)
+    torch.set_num_threads(settings.threads)
+    names, template_settings = settings.names, settings.chat_template_kwargs
+    base = base_model_folder(settings.base_model)
+    targets = served_targets(base, names, template_settings)
+    dtype = serving_dtype(settings.dtype, base, torch)
     require_memory(base, dtype, names.quantization)
     adapters = {targets[name].adapter: folder for name, folder in names.adapters.items()}
     rewards = {name: folder for folder, name in reward_names(names).items()}
-    model = Model(base, adapters, dtype, rewards, settings, names.quantization)
+    model = Model(base, adapters, dtype, rewards, template_settings, names.quantization)
     engine = Engine(model, MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU)
     served = ServedModels(model, engine, targets, dtype)
-    if serving.promotions is not None:
-        promoted = PromotedReflector(served, History(serving.promotions))
+    if settings.promotions is not None:
+        promoted = PromotedReflector(served, History(settings.promotions))
         promoted.update()
-        if serving.follow:
+        if settings.follow:
             threading.Thread(target=promoted.follow, name="promotions", daemon=True).start()
     answers = Answers(model, engine, served)
     begin(answers)
     return answers
 
 
-async def serve(serving: Serving, listening: socket.socket) -> None:
+async def serve(settings: WorkerSettings, listening: socket.socket) -> None:
     """Answer requests until the process is asked to stop. Raises what loading the models raises."""
     fastchat_routes, begin = list[Route](), lambda answers: None
-    if serving.controller is not None:
+    if settings.controller is not None:
         from .fastchat_worker import FastChatWorker
 
-        fastchat = FastChatWorker(serving.controller, serving.address)
+        fastchat = FastChatWorker(settings.controller, settings.address)
         fastchat_routes, begin = fastchat.routes(), fastchat.start
-    loaded = asyncio.ensure_future(asyncio.to_thread(load, serving, begin))
+    loaded = asyncio.ensure_future(asyncio.to_thread(load, settings, begin))
     app = Guards(
-        application([*OpenAI(loaded).routes(hand_over=serving.hand_over), *fastchat_routes]),
+        application([*OpenAI(loaded).routes(hand_over=settings.hand_over), *fastchat_routes]),
         loaded,
-        serving.api_keys,
-        loopback=serving.loopback,
+        settings.api_keys,
+        loopback=settings.loopback,
         without_key=[route.path for route in fastchat_routes],  # FastChat's servers send no key.
     )
     # Log errors only: strangers could fill the disk with warnings about requests that are not HTTP.
@@ -86,9 +86,9 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
     arguments = parser.parse_args(argv)
-    serving = Serving.model_validate_json(read_first_line())
+    settings = WorkerSettings.model_validate_json(read_first_line())
     allow_many_files()
-    asyncio.run(serve(serving, socket.socket(fileno=arguments.socket)))
+    asyncio.run(serve(settings, socket.socket(fileno=arguments.socket)))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from torch import nn
 
 from retroformer.config.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.errors import ConfigError
-from retroformer.models import base_dtype, loading
-from retroformer.models.adapter_fit import layer_of
+from retroformer.models import loading, precision
+from retroformer.models.adapter_weights import layer_of
 from retroformer.models.embedded import base_model_folder
-from retroformer.models.quantization import guard_bnb_cpu, nf4
+from retroformer.models.precision import guard_bnb_cpu, nf4
 
 from .integrity import require_finite
 from .shared_prompt.attention import SPLIT, register_split_attention
@@ -30,7 +30,7 @@ def device() -> torch.device:
 @cache
 def computes_bfloat16() -> bool:
     """Return True if this machine computes bfloat16 natively. A CPU that does not is eight times slower in bfloat16."""
-    return base_dtype.computes_bfloat16(torch)
+    return precision.computes_bfloat16(torch)
 
 
 def compute_dtype(train: Train) -> Literal["bfloat16", "float32"]:

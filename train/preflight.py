@@ -14,7 +14,7 @@ from retroformer.config.parts import LoadedConfig, check_prompts
 from retroformer.config.sections.train import Grpo, Ppo, Train
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
-from retroformer.models.adapter_fit import require_fit
+from retroformer.models.adapter_weights import require_fit
 
 from . import processes
 from .adapter import Adapter

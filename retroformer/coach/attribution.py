@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from retroformer.agents.reflector import ModelReflector
-from retroformer.endpoint.served import provenance
+from retroformer.endpoint.own_server import provenance
 from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.method.records import Memory, Reflection, Trajectory
 

@@ -151,9 +151,9 @@ async def parts(
     async with AsyncExitStack() as stack:
         base_url, hashes, proven = None, dict[str, str | None](), None
         if any(endpoint.base_url is None for endpoint in endpoints):
-            from retroformer.endpoint.served import provenance, served
+            from retroformer.endpoint.own_server import provenance, run_own_server
 
-            base_url = await stack.enter_async_context(served(config.path, config.overrides, experiment))
+            base_url = await stack.enter_async_context(run_own_server(config.path, config.overrides, experiment))
             proven = await provenance(base_url)
             hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
         shared = environment_processes or loop.environment_processes

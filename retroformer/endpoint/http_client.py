@@ -13,20 +13,18 @@ import httpx
 from openai import DefaultAsyncHttpxClient, OpenAIError
 
 LARGEST_ANSWER_BYTES = 16_000_000
-"""Largest response, decompressed. The longest completions, with log-probabilities of every token, are a tenth of
-this."""
+"""Largest response, decompressed: ten times the longest completion with log-probabilities of every token."""
 
 
 @dataclass
-class Sending:
+class RequestProgress:
     """Progress of one request."""
 
     may_be_charged: bool = False
-    """True if sending the body has begun and no error status has come back. The endpoint may have the whole request
-    before this process knows."""
+    """True if sending the body has begun and no error status has come back."""
 
 
-SENDING: ContextVar[Sending] = ContextVar("sending")
+PROGRESS: ContextVar[RequestProgress] = ContextVar("progress")
 """Progress of the current request; the caller sets it, and the client below updates it."""
 
 
@@ -45,17 +43,17 @@ class BoundedClient(DefaultAsyncHttpxClient):
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         """Send a request and read its whole response. Raises AnswerTooLong."""
-        sending = SENDING.get(Sending())
+        progress = PROGRESS.get(RequestProgress())
 
         async def note(event: str, _: object) -> None:
             if event.endswith("send_request_body.started"):
-                sending.may_be_charged = True
+                progress.may_be_charged = True
 
         request.extensions = {**request.extensions, "trace": note}
         answer = await super().send(request, stream=True, **options)
         try:
             if answer.status_code >= 400:
-                sending.may_be_charged = False
+                progress.may_be_charged = False
             body = bytearray()
             async for chunk in answer.aiter_bytes():
                 body += chunk

@@ -1,7 +1,6 @@
 """Client of a language model over the OpenAI protocol, chat or completions, with an account of its cost.
 
-A call that fails after its retries raises EndpointFailure; the caller decides what that means for the rollout. The cost
-of a call is in its completion, in the failure (`failure.usage`), or in the exception of a cancelled call
+The cost of a call is in its completion, in its failure (`failure.usage`), or in the exception of a cancelled call
 (`retroformer.errors.usage_of`).
 """
 
@@ -26,12 +25,10 @@ Prompt = str | tuple[Message, ...]
 
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
-
-
-_WITH_TOKENS = {"logprobs": True, "return_token_ids": True, **WHOLE_DISTRIBUTION}
+_TOKEN_FIELDS = {"logprobs": True, "return_token_ids": True, **WHOLE_DISTRIBUTION}
 _TOKENS = TypeAdapter(tuple[DrawnToken, ...], config=ConfigDict(allow_inf_nan=False))
 
-_INSTEAD_OF_TEXT = ("reasoning_content", "reasoning", "tool_calls", "refusal")
+_TEXTLESS_FIELDS = ("reasoning_content", "reasoning", "tool_calls", "refusal")
 """Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
 
 
@@ -83,7 +80,7 @@ class LanguageModel:
             EndpointFailure: after all retries the call was refused, timed out, or did not return a completion.
         """
         path, body = self._request(prompt, temperature, max_new_tokens, stop, seed)
-        body |= self._choices(choices) | (_WITH_TOKENS if tokens else {})
+        body |= self._choices(choices) | (_TOKEN_FIELDS if tokens else {})
         call = self._call(path, body)
         answer = await call.answer()
         completion = self._read(answer, body, call.lost)
@@ -111,9 +108,7 @@ class LanguageModel:
         body |= {"messages": list(turns)} | ({"tools": list(tools)} if tools else {})
         call = self._call("/chat/completions", body)
         answer = await call.answer()
-        message = self._message(answer)
-        said = self._read(answer, body, call.lost)
-        return message, said.usage
+        return self._message(answer), self._read(answer, body, call.lost).usage
 
     async def post(self, path: str, body: dict[str, Any]) -> object:
         """Post `body` and return the endpoint's response, JSON or text, after the client's retries.
@@ -124,7 +119,7 @@ class LanguageModel:
         return await self._call(path, body).answer()
 
     def _choices(self, choices: Sequence[str] | None) -> dict[str, Any]:
-        """Return the request field for `choices`, which only the experiment's own server knows."""
+        """Return the field for `choices`. Raises ConfigError unless the server is the experiment's own."""
         if choices is None:
             return {}
         if self.endpoint.base_url is not None:
@@ -222,16 +217,15 @@ class LanguageModel:
     def _text_of(self, message: dict[str, object]) -> object:
         """Return the text of a message, which is empty if the model only thought, called a tool or refused."""
         text = joined_text(message.get("content" if self.endpoint.api == "chat" else "text"))
-        return "" if text is None and any(message.get(name) for name in _INSTEAD_OF_TEXT) else text
+        return "" if text is None and any(message.get(name) for name in _TEXTLESS_FIELDS) else text
 
     def _usage(self, reported: dict[str, object], body: dict[str, Any], text: str) -> Usage:
-        prompt_tokens, completion_tokens = (
-            _plausible(reported.get(name)) for name in ("prompt_tokens", "completion_tokens")
-        )
-        if prompt_tokens is None or completion_tokens is None:
-            # Estimate the tokens: a server that reports none must not bypass the budget.
-            prompt_tokens, completion_tokens = _prompt_tokens(body), _about_tokens(len(text))
-        return self._priced(prompt_tokens, completion_tokens)
+        counts = [reported.get("prompt_tokens"), reported.get("completion_tokens")]
+        plausible = [count for count in counts if type(count) is int and 0 <= count <= _MOST_TOKENS]
+        if len(plausible) == len(counts):
+            return self._priced(*plausible)
+        # Estimate the tokens: a server that reports none must not bypass the budget.
+        return self._priced(_prompt_tokens(body), _about_tokens(len(text)))
 
     def _priced(self, prompt_tokens: int, completion_tokens: int) -> Usage:
         """Return the usage of one call with its price."""
@@ -264,11 +258,6 @@ def _first_choice(answer: object) -> dict[str, Any]:
     """Return the first choice of a response, which may hold anything; empty if there is none."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-
-
-def _plausible(count: object) -> int | None:
-    """Return `count` if it is a plausible number of tokens, else None."""
-    return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
 
 
 def _prompt_tokens(body: dict[str, Any]) -> int:

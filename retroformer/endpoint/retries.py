@@ -1,11 +1,11 @@
 """The policy for HTTP requests that fail: which faults may pass, how often to try, and how long to pause."""
 
 import asyncio
+import contextlib
 import math
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -19,7 +19,7 @@ from retroformer.method.records import Usage
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
-    from retroformer.endpoint.http_client import Sending
+    from retroformer.endpoint.http_client import RequestProgress
 
 
 TRIES = 3
@@ -28,7 +28,17 @@ _FIRST_PAUSE_SECONDS = 0.5
 many clients do not retry at the same moment."""
 _LONGEST_PAUSE_SECONDS = 7 * 86_400.0
 """Longest pause; a requested pause that is longer, or infinite, is cut to this."""
-_TEMPORARY = {408, 409, 429}
+_TEMPORARY_STATUSES = {408, 409, 429}
+
+
+def is_temporary(status: int) -> bool:
+    """Return True if a request that was answered with this status code may succeed a little later."""
+    return status in _TEMPORARY_STATUSES or status >= 500
+
+
+def pause_after(attempt: int) -> float:
+    """Return the pause in seconds after a failed attempt, counted from 1, if the server requests none."""
+    return _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.0)
 
 
 class Headers(Protocol):
@@ -37,17 +47,7 @@ class Headers(Protocol):
     def get(self, name: str, /) -> str | None: ...
 
 
-def is_temporary(status: int) -> bool:
-    """Return True if a request that was answered with this status code may succeed a little later."""
-    return status in _TEMPORARY or status >= 500
-
-
-def pause_after(attempt: int) -> float:
-    """Return the pause in seconds after a failed attempt, counted from 1, if the server requests none."""
-    return _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.0)
-
-
-def asked_pause(headers: Headers) -> float | None:
+def requested_pause(headers: Headers) -> float | None:
     """Return the pause that a server requests, in seconds, or None if it requests none."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)
@@ -59,10 +59,8 @@ def asked_pause(headers: Headers) -> float | None:
 
 def _seconds(value: str, unit: float) -> float | None:
     """Convert a number or a date to seconds from now. The caller's comparison discards NaN."""
-    try:
+    with contextlib.suppress(ValueError):
         return float(value) / unit
-    except ValueError:
-        pass
     try:
         moment = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
@@ -100,7 +98,7 @@ class Pace:
         waits = ahead + 1 > self._limit or self._resumes_at > now
         return self._avoided_until > now, waits, ahead / self._limit if waits else ahead
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[float]:
         """Wait for a turn, and hold it. Yields the time of the event loop at which it began."""
         loop = asyncio.get_running_loop()
@@ -123,11 +121,9 @@ class Pace:
             self._wake()
 
     def slow_down(self, began: float, pause: float) -> None:
-        """Halve the limit, once for all requests that were in flight together, and pause for so many seconds.
+        """Halve the limit, once for all requests that were in flight together, and send none for `pause` seconds.
 
-        Args:
-            began: when the turn of the request began that met the overload.
-            pause: seconds in which no request is sent.
+        `began` is when the turn of the request began that met the overload.
         """
         now = asyncio.get_running_loop().time()
         self._resumes_at = max(self._resumes_at, now + pause)
@@ -167,11 +163,11 @@ def least_loaded(servers: Sequence[ModelAddress]) -> ModelAddress:
     return min(servers, key=lambda server: server.pace.load)
 
 
-_REFUSED = {401, 402, 403, 404}
+_REFUSAL_STATUSES = {401, 402, 403, 404}
 """Status codes for a wrong key, account, permission, or model and address, which would fail every call."""
-_OVERLOADED = {429, 503, 529}
-_SHOWN = 300
-"""Number of characters of a server's message that an error message shows."""
+_OVERLOAD_STATUSES = {429, 503, 529}
+_REASON_CHARACTERS = 300
+"""Length of a server's message in an error message."""
 
 
 class RetriedRequest:
@@ -183,14 +179,14 @@ class RetriedRequest:
         path: str,
         body: dict[str, Any],
         seconds: float,
-        price_of_a_lost_answer: Usage,
+        price_of_lost_answer: Usage,
         sentence: Callable[[str, SecretUrl], str],
     ) -> None:
         """Prepare the call. `sentence` turns what an address did into an error message."""
         self._servers, self._path, self._body, self._seconds = servers, path, body, seconds
         self._server = servers[0]
-        self._price, self._say = price_of_a_lost_answer, sentence
-        self._sending: Sending | None = None
+        self._price, self._say = price_of_lost_answer, sentence
+        self._progress: RequestProgress | None = None
         self._last_fault = ""
         self.lost = Usage()
 
@@ -221,33 +217,33 @@ class RetriedRequest:
             self._server = least_loaded(others or self._servers)
             try:
                 return await self._in_turn(limit)
-            except _Temporary as fault:
+            except _TemporaryFailure as fault:
                 self._last_fault = fault.what
                 others = [server for server in self._servers if server is not self._server]
-                asks = fault.asked_pause is not None
+                asks = fault.requested_pause is not None
                 if asks and attempt < TRIES and not all(other.pace.is_paused for other in others):
                     continue
-                pause = pause_after(attempt) if fault.asked_pause is None else fault.asked_pause
+                pause = pause_after(attempt) if fault.requested_pause is None else fault.requested_pause
                 if pause < _left(limit) and attempt < TRIES:
                     await asyncio.sleep(pause)
                     continue
-                if fault.asked_pause is None:
+                if fault.requested_pause is None:
                     raise self._failure(fault.what) from None
                 what = fault.what if attempt == TRIES else f"{fault.what}, and asks for a pause of {pause:g} s"
                 raise EndpointBusy(self._sentence(what), retry_after_seconds=pause, usage=self.lost) from None
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _in_turn(self, limit: asyncio.Timeout) -> object:
-        """Send the request when it is its turn at the address. Raises _Temporary, EndpointFailure."""
+        """Send the request when it is its turn at the address. Raises _TemporaryFailure, EndpointFailure."""
         left, pace = _left(limit), self._server.pace
         limit.reschedule(None)  # The wait for other requests is not the endpoint's time.
         async with pace.turn() as began:
             limit.reschedule(began + left)
             try:
                 answer = await self._once()
-            except _Temporary as fault:
+            except _TemporaryFailure as fault:
                 if fault.is_overload:
-                    asked = fault.asked_pause or 0.0
+                    asked = fault.requested_pause or 0.0
                     waited_for = asked if asked < _left(limit) else 0.0
                     pace.slow_down(began, waited_for)
                     # Nobody waits for a pause beyond the time limit of a call; other addresses are asked meanwhile.
@@ -257,13 +253,13 @@ class RetriedRequest:
             return answer
 
     async def _once(self) -> object:
-        """Send the request once. Raises _Temporary, EndpointFailure."""
+        """Send the request once. Raises _TemporaryFailure, EndpointFailure."""
         import openai
 
-        from retroformer.endpoint.http_client import SENDING, AnswerTooLong, Sending
+        from retroformer.endpoint.http_client import PROGRESS, AnswerTooLong, RequestProgress
 
-        self._sending = Sending()
-        SENDING.set(self._sending)
+        self._progress = RequestProgress()
+        PROGRESS.set(self._progress)
         try:
             # The client's typed methods validate every field of requests and responses: half of a rollout's time.
             answer: object = await self._server.client.post(self._path, body=self._body, cast_to=object)
@@ -275,18 +271,20 @@ class RetriedRequest:
                 raise self._failure(str(error if isinstance(error, AnswerTooLong) else error.__cause__)) from None
             what = f"{type(error).__name__}: {_shortened(str(error))}"
             lost = isinstance(error, openai.APIConnectionError)
-            raise _Temporary(what, is_overload=True) if lost else self._failure(what) from None
-        self._sending = None
+            raise _TemporaryFailure(what, is_overload=True) if lost else self._failure(what) from None
+        self._progress = None
         return answer
 
     def _status_fault(self, error: "APIStatusError") -> Exception:
         what = f"answered {error.status_code}: {_reason(error)}"
-        if error.status_code in _REFUSED or "insufficient_quota" in (error.code, error.type):
+        if error.status_code in _REFUSAL_STATUSES or "insufficient_quota" in (error.code, error.type):
             return EndpointRefusal(self._sentence(what), usage=self.lost)
         headers = error.response.headers
         temporary = is_temporary(error.status_code)
         if {"true": True, "false": False}.get(headers.get("x-should-retry", ""), temporary):
-            return _Temporary(what, asked_pause(headers), is_overload=error.status_code in _OVERLOADED)
+            return _TemporaryFailure(
+                what, requested_pause(headers), is_overload=error.status_code in _OVERLOAD_STATUSES
+            )
         return self._failure(what)
 
     def _sentence(self, what: str) -> str:
@@ -297,21 +295,20 @@ class RetriedRequest:
 
     def _count_lost_answer(self) -> None:
         """Add the price of a lost response, at most once per attempt."""
-        if self._sending is not None and self._sending.may_be_charged:
+        if self._progress is not None and self._progress.may_be_charged:
             self.lost += self._price
-        self._sending = None
+        self._progress = None
 
 
-class _Temporary(Exception):
+class _TemporaryFailure(Exception):
     """Failure of an attempt that a retry may fix.
 
-    `asked_pause` is the pause that the server requests, in seconds; `is_overload` says whether the address should get
-    fewer requests.
+    `requested_pause` is in seconds; `is_overload` says whether the address should get fewer requests.
     """
 
-    def __init__(self, what: str, asked_pause: float | None = None, *, is_overload: bool = False) -> None:
+    def __init__(self, what: str, requested_pause: float | None = None, *, is_overload: bool = False) -> None:
         super().__init__(what)
-        self.what, self.asked_pause, self.is_overload = what, asked_pause, is_overload
+        self.what, self.requested_pause, self.is_overload = what, requested_pause, is_overload
 
 
 def _left(limit: asyncio.Timeout) -> float:
@@ -329,4 +326,4 @@ def _reason(error: "APIStatusError") -> str:
 
 def _shortened(words: str) -> str:
     # Secrets are hidden before the text is cut: half of a key would not be recognised.
-    return redacted(" ".join(words.split()))[:_SHOWN]
+    return redacted(" ".join(words.split()))[:_REASON_CHARACTERS]

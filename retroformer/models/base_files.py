@@ -115,30 +115,15 @@ def damaged_base(path: Path, error: Exception) -> DamagedFile:
 @contextmanager
 def reading_base(folder: Path) -> Iterator[None]:
     """Translate a library's errors to DamagedFile, in a block that reads the base model in `folder`."""
-    from safetensors import SafetensorError
-
     try:
         yield
-    except RetroformerError:
+    except (RetroformerError, ImportError, MemoryError):
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        NotImplementedError,
-        UnpicklingError,
-        SafetensorError,
-    ) as error:
-        raise damaged_base(folder, error) from None
     except RuntimeError as error:
-        if "mismatch" not in str(error):  # It may mean a GPU out of memory.
+        if not isinstance(error, NotImplementedError) and "mismatch" not in str(error):  # As a GPU out of memory.
             raise
         raise damaged_base(folder, error) from None
-    except Exception as error:
-        if type(error) is not Exception:  # The library `tokenizers` raises plain Exception.
-            raise
+    except Exception as error:  # Libraries raise many kinds of errors; `tokenizers` raises plain Exception.
         raise damaged_base(folder, error) from None
 
 

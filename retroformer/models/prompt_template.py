@@ -17,14 +17,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from retroformer.errors import ConfigError
-from retroformer.models.chat_template import chat_template
 
-_DATE = (
+_FIXED_DATE = (
     '{% macro strftime_now(format) %}{{ {"%d %b %Y": "26 Jul 2024", "%d %B %Y": "26 July 2024"}'
     '.get(format, "2024-07-26") }}{% endmacro %}\n'
 )
 """The date that the templates of Llama 3 write where they cannot ask for today's."""
-_FOLD = (
+_SYSTEM_RULE = (
     '{% if messages[0]["role"] == "system" %}'
     '{% if messages[1:] and messages[1]["role"] == "user" %}'
     '{% set messages = [{"role": "user", "content": messages[0]["content"] + "\\n\\n" + messages[1]["content"]}]'
@@ -33,6 +32,14 @@ _FOLD = (
     "{% endif %}\n"
 )
 _PROBE = "a system message as a probe"
+_VICUNA = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ message['content'] + ' ' }}"
+    "{% elif message['role'] == 'user' %}{{ 'USER: ' + message['content'] + ' ' }}"
+    "{% else %}{{ 'ASSISTANT: ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+"""Template of Vicuna 1.1. LongChat-7b-16k, the paper's reflector, was tuned on it and ships without a template."""
 
 
 def prompt_template(folder: Path, settings: Mapping[str, JsonValue] | None = None) -> str:
@@ -52,13 +59,30 @@ def prompt_template(folder: Path, settings: Mapping[str, JsonValue] | None = Non
             "train.chat_template_kwargs, or leave it out (`train.chat_template_kwargs={}` also drops a preset's)."
         )
     head = "".join(f"{{% set {name} = {_literal(value)} %}}\n" for name, value in (settings or {}).items())
-    head += _DATE if "strftime_now" in template else ""
+    head += _FIXED_DATE if "strftime_now" in template else ""
     if head and template.startswith(head):
         return template  # It is that of merged weights, which has these lines already.
-    return head + (_FOLD if _loses_system_messages(head + template) else "") + template
+    return head + (_SYSTEM_RULE if _loses_system_messages(head + template) else "") + template
 
 
-def rendered(template: str, messages: list[dict[str, str]]) -> str:
+def chat_template(folder: Path) -> str:
+    """Return the template of the model in `folder`: the tokenizer's own, else Vicuna's for a Llama, else ""."""
+    separate = folder / "chat_template.jinja"
+    if separate.is_file():
+        return separate.read_text(encoding="utf-8")
+    template = _entry(folder / "tokenizer_config.json", "chat_template")
+    if isinstance(template, list):  # Several templates by name.
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if isinstance(template, str):
+        return template
+    return _VICUNA if _entry(folder / "config.json", "model_type") == "llama" else ""
+
+
+def _entry(path: Path, name: str) -> object:
+    return json.loads(path.read_text(encoding="utf-8")).get(name) if path.is_file() else None
+
+
+def render(template: str, messages: list[dict[str, str]]) -> str:
     """Return the prompt that a template writes, with "" for a model's special tokens. Raises what the template does."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -75,7 +99,7 @@ def _loses_system_messages(template: str) -> bool:
 
 def _renders(template: str, messages: list[dict[str, str]]) -> bool:
     try:
-        return messages[0]["content"] in rendered(template, messages)
+        return messages[0]["content"] in render(template, messages)
     except Exception:  # Chat templates are third-party programs and may raise anything.
         return False
 

@@ -8,9 +8,6 @@ import logging
 import threading
 import time
 from collections import deque
-from itertools import chain
-
-import torch
 
 from .attention import can_share
 from .generation import Request
@@ -35,8 +32,6 @@ class Engine:
         self._max_batch = max_batch
         self._budget_tokens = max(budget.running, model.context_tokens)
         self._rows: list[Request] = []
-        self._twins: dict[Request, list[Request]] = {}
-        """Requests with the same prompt and adapter, by the request whose prompt is being computed."""
         self._store = PrefixStore(model.geometry, budget.prefixes)
         self._slots = KeyValueSlots(model.geometry, self._budget_tokens, self._store)
         self._waiting: deque[Request] = deque()
@@ -49,7 +44,7 @@ class Engine:
     def load(self) -> int:
         """Number of requests in the engine, running or waiting."""
         with self._changed:
-            return len(self._waiting) + len(self._members)
+            return len(self._waiting) + len(self._rows)
 
     @property
     def alive(self) -> bool:
@@ -65,18 +60,13 @@ class Engine:
     def works_on(self, adapter: str) -> bool:
         """Return True if requests for `adapter` are running or waiting."""
         with self._changed:
-            requests = (*self._waiting, *self._members)
+            requests = (*self._waiting, *self._rows)
             return any(request.adapter == adapter and not request.finished for request in requests)
 
     def submit(self, generation: Request) -> None:
         with self._changed:
             self._waiting.append(generation)
             self._changed.notify()
-
-    @property
-    def _members(self) -> list[Request]:
-        """Requests that have a row or, as twins, will get one without waiting."""
-        return [*self._rows, *chain.from_iterable(self._twins.values())]
 
     def _run(self) -> None:
         while True:
@@ -93,7 +83,6 @@ class Engine:
         every = range(len(self._rows))
         rows = [row for row in every if self._remaining(row) > 0 or not self._pending(row)] or every
         failed = [self._rows[row] for row in rows]
-        failed += [twin for generation in failed for twin in self._twins.pop(generation, ())]
         logger.exception("%d requests failed", len(failed), exc_info=error)
         for row in reversed(rows):
             self._drop(row)
@@ -103,9 +92,7 @@ class Engine:
     def _gather(self) -> None:
         """Free the rows of cancelled requests and give rows to waiting requests; sleep while there are no requests."""
         for row in reversed(range(len(self._rows))):
-            generation = self._rows[row]
-            if generation.cancelled and all(twin.cancelled for twin in self._twins.get(generation, ())):
-                self._twins.pop(generation, None)
+            if self._rows[row].cancelled:
                 self._leave(row)
         before = len(self._rows)
         with self._changed:
@@ -126,7 +113,7 @@ class Engine:
 
     def _fits(self, generation: Request) -> bool:
         """Return True if there is a row for it, and memory for all tokens that the rows may still write."""
-        together = [*self._members, generation]
+        together = [*self._rows, generation]
         longest = max(member.reserved for member in together)
         return len(together) == 1 or (
             len(together) <= self._max_batch and len(together) * longest <= self._budget_tokens
@@ -135,18 +122,22 @@ class Engine:
     def _join(self, generation: Request) -> bool:
         """Give it a row unless another row is computing most of its prompt; return False if it waits for that row."""
         # The last prompt token is always computed: its logits choose the first new token.
-        names = generation.names.of(generation.prompt[:-1])
+        length = len(generation.prompt) - 1
+        names = generation.names.of(generation.prompt[:length])
         cached = self._store.count(names)
-        for row, leader in enumerate(self._rows):
-            if leader.adapter != generation.adapter or self._remaining(row) <= 0:
+        for row, other in enumerate(self._rows):
+            if other.adapter != generation.adapter:
                 continue
-            if leader.prompt == generation.prompt:
-                self._twins.setdefault(leader, []).append(generation)
-                return True
-            if common_blocks(leader.names.of(leader.prompt), names) >= cached + 2:
+            is_equal, remaining = other.prompt == generation.prompt, self._remaining(row)
+            if is_equal and remaining <= 1 and self._slots.prefixes[row].tokens <= length:
+                self._slots.copy_row(row, len(self._rows))
+                self._slots.lengths[-1] = length
+                break
+            if remaining > 1 and (is_equal or common_blocks(other.names.of(other.prompt), names) >= cached + 2):
                 return False
+        else:
+            self._slots.add(self._store.prefix(names[:cached]))
         self._rows.append(generation)
-        self._slots.add(self._store.prefix(names[:cached]))
         generation.cached_tokens = self._slots.lengths[-1]
         return True
 
@@ -173,7 +164,7 @@ class Engine:
             if self._remaining(row) > 0:
                 continue
             if arriving[row]:
-                self._start_twins(row, outputs[row])
+                self._remember(row)
             if not self._rows[row].accept(outputs[row]):
                 self._leave(row)
 
@@ -197,18 +188,6 @@ class Engine:
     def _remaining(self, row: int) -> int:
         """Return the number of prompt tokens still to be computed; 0 or negative once the prompt is done."""
         return len(self._rows[row].prompt) - self._slots.lengths[row]
-
-    def _start_twins(self, row: int, output: torch.Tensor) -> None:
-        """Keep the row's prompt, now computed, for later requests, and start the requests with the same prompt."""
-        self._remember(row)
-        twins = self._twins.pop(self._rows[row], ())
-        if twins:
-            self._slots.read_in_place(row, self._store.prefix(self._stored(row)))
-        for twin in twins:
-            twin.cached_tokens = len(twin.prompt)
-            if not twin.cancelled and twin.accept(output):
-                self._slots.copy_row(row, len(self._rows))
-                self._rows.append(twin)
 
     def _leave(self, row: int) -> None:
         """Free the row but keep its keys and values: the next turn of a conversation begins with the same tokens."""

@@ -16,13 +16,12 @@ from pydantic import JsonValue
 
 from retroformer.config.adapters import ADVISERS, REWARD
 from retroformer.errors import MissingInput, RetroformerError
-from retroformer.models.adapter_fit import require_fit
+from retroformer.models.adapter_weights import require_fit
 from retroformer.models.loading import load_model, load_tokenizer
-from retroformer.models.quantization import Quantization, guard_bnb_cpu, nf4
-from retroformer.models.reward_adapter import read_reward_adapter
+from retroformer.models.precision import Quantization, guard_bnb_cpu, nf4
 
 from . import attention
-from .linear import Spans, add_adapter, pack, read_lora, remove_adapter, require_finite
+from .linear import Lora, Spans, add_adapter, pack, read_lora, remove_adapter
 from .prefixes import Geometry
 from .slots import KeyValueSlots
 
@@ -78,11 +77,26 @@ class Model:
         """Length in characters above which a text certainly has more tokens than the context."""
         self._spans = Spans()
         self._passing = threading.Lock()
-        self._adapters = frozenset((*adapters, *(rewards or ())))
-        heads_H = _add_adapters(model, adapters, rewards or {}, self._spans)
+        self._adapters = frozenset[str]()
+        self._score_heads_H = dict[str, torch.Tensor]()
+        self._last_BH = torch.empty(0)
+        """Input of the language head in the current pass; kept only with reward models."""
         self._model = model.eval()
+        self._load_all(adapters, rewards or {})
         pack(self._model)
-        self._score_heads = ScoreHeads(self._model.get_output_embeddings(), heads_H)
+        if rewards:
+            self._model.get_output_embeddings().register_forward_pre_hook(self._keep_hidden)
+
+    def _load_all(self, adapters: Mapping[str, Path], rewards: Mapping[str, Path]) -> None:
+        """Load the first adapters: all are compared with the base before any of them renames its layers."""
+        folders, loras = {**adapters, **rewards}, dict[str, Lora]()
+        for name, folder in folders.items():
+            with _reading(folder):
+                loras[name] = self._read(folder, scores=name in rewards)
+                require_fit(self._model, folder, scores=name in rewards)
+        for name, folder in folders.items():
+            with _reading(folder):
+                self._add(name, loras[name])
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of `text` itself, without a BOS token."""
@@ -128,19 +142,36 @@ class Model:
                     line=line,
                 ).logits
                 slots.advance()
-                return self._score_heads.in_place_of(logits_1BV[0].float().cpu(), adapters)
+                outputs = list(logits_1BV[0].float().cpu())
+                for row, adapter in enumerate(adapters):
+                    if adapter in self._score_heads_H:
+                        outputs[row] = (self._last_BH[row].float() @ self._score_heads_H[adapter]).cpu()
+                return outputs
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput."""
-        from safetensors import SafetensorError
+        with _reading(folder):
+            self._add(name, self._read(folder))
 
-        try:
-            factors = _factors(folder, self.geometry.device, self.geometry.dtype)
-            with self._passing:
-                add_adapter(self._model, name, factors, self._spans)
-                self._adapters |= {name}
-        except (SafetensorError, OSError, ValueError) as error:
-            raise MissingInput(f"The adapter in {str(folder)!r} cannot be loaded: {_reason(error)}.") from error
+    def _read(self, folder: Path, *, scores: bool = False) -> Lora:
+        """Read an adapter, a reward model's if `scores`. Raises ValueError if it cannot be served."""
+        lora = read_lora(folder, scores=scores)
+        device, dtype = self.geometry.device, self.geometry.dtype
+        factors = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in lora.factors.items()}
+        head = None if lora.head is None else lora.head.to(device, torch.float32)
+        checked = [*factors.items(), *([] if head is None else [("the score head", (head,))])]
+        for path, weights in checked:
+            # They are checked here, since scaling or a narrower dtype may have overflowed.
+            if not all(weight.isfinite().all() for weight in weights):
+                raise ValueError(f"{path} has weights that are NaN or infinite")
+        return Lora(factors, head)
+
+    def _add(self, name: str, lora: Lora) -> None:
+        with self._passing:
+            add_adapter(self._model, name, lora.factors, self._spans)
+            self._adapters |= {name}
+            if lora.head is not None:
+                self._score_heads_H[name] = lora.head
 
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter; rows that still use it fail in the next pass."""
@@ -159,6 +190,9 @@ class Model:
             start = stop
         return tuple(spans)
 
+    def _keep_hidden(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self._last_BH = inputs[0][0]
+
 
 def _context(config: Any) -> int:
     """Return the largest number of tokens of a row: rows attend to all their tokens, so no window may slide."""
@@ -176,39 +210,6 @@ def _quantization(config: Any) -> str:
     return str(settings.get("bnb_4bit_quant_type") or settings.get("quant_method"))
 
 
-def _add_adapters(
-    model: Any, adapters: Mapping[str, Path], rewards: Mapping[str, Path], spans: Spans
-) -> dict[str, torch.Tensor]:
-    """Add each adapter to `model` under its name; return the heads of the reward models, (H,).
-
-    Raises MissingInput if a folder holds no readable adapter, ConfigError if one is for a base of another shape.
-    """
-    heads_H = dict[str, torch.Tensor]()
-    for name, folder in (*adapters.items(), *rewards.items()):
-        # The first adapter that is added renames the layers of the base.
-        with _reading(folder):
-            if name in rewards:
-                head = read_reward_adapter(folder).head  # An adapter without a score head is refused with this reason.
-                require_finite("the score head", head)
-                heads_H[name] = head[0].to(model.device, torch.float32)
-            require_fit(model, folder, scores=name in rewards)
-    for name, folder in (*adapters.items(), *rewards.items()):
-        with _reading(folder):
-            add_adapter(model, name, _factors(folder, model.device, model.dtype, scores=name in rewards), spans)
-    return heads_H
-
-
-def _factors(
-    folder: Path, device: torch.device, dtype: torch.dtype, *, scores: bool = False
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Read the factors of an adapter. Raises ValueError if it is not plain LoRA, or has a weight that is not finite."""
-    saved = read_lora(folder, scores=scores)
-    factors = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in saved.items()}
-    for path, pair in factors.items():
-        require_finite(path, *pair)  # Scaling, or a narrower dtype, may have overflowed.
-    return factors
-
-
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
     """Translate the errors of a block that reads the adapter in `folder` to MissingInput."""
@@ -221,35 +222,10 @@ def _reading(folder: Path) -> Iterator[None]:
     # Damaged weights; a config that is damaged, absent or of another kind; layers that are no plain LoRA.
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
         stage = folder.name if folder.name in (*ADVISERS, REWARD) else "STAGE"
+        # An error message of peft lists every layer that does not fit.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         # Training skips a folder whose metrics say that the stage is finished, hence the advice to move it away.
         raise MissingInput(
-            f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({_reason(error)}): move the folder away and "
+            f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): move the folder away and "
             f"retrain with `retroformer train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    # An error message of peft lists every layer that does not fit.
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-
-class ScoreHeads:
-    """Score heads of reward models, applied to the input of the shared model's language head."""
-
-    def __init__(self, language_head: torch.nn.Module, heads_H: Mapping[str, torch.Tensor]) -> None:
-        """Hook `language_head`; `heads_H` are weights (H,) by adapter. Without heads nothing is hooked."""
-        self._heads_H = dict(heads_H)
-        self._last_BH = torch.empty(0)
-        if self._heads_H:
-            language_head.register_forward_pre_hook(self._keep)
-
-    def in_place_of(self, logits_BV: torch.Tensor, adapters: Sequence[str]) -> list[torch.Tensor]:
-        """Return, for each row of the pass just made, its score if its adapter has a head, otherwise its logits."""
-        outputs = list(logits_BV)
-        for row, adapter in enumerate(adapters):
-            if adapter in self._heads_H:
-                outputs[row] = (self._last_BH[row].float() @ self._heads_H[adapter]).cpu()
-        return outputs
-
-    def _keep(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        self._last_BH = inputs[0][0]

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve.answers import ANSWERS_AT_ONCE, Latest
+from serve.answers import ANSWERS_AT_ONCE, LatestOutputs
 from serve.engine.generation import Output
 from serve.guards import CONNECTIONS
 from serve.requests import ANSWERS
@@ -93,7 +93,7 @@ def test_more_answers_than_the_queue_holds_are_refused_temporarily(keyed: Endpoi
 
 def test_only_the_last_unfetched_output_of_each_answer_is_kept() -> None:
     async def fetched() -> list[dict[int, str]]:
-        latest = Latest()
+        latest = LatestOutputs()
         for text in ("One", "One, two", "One, two, three"):
             latest.put(0, Output(text=text))
         latest.put(1, Output(text="Red"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.endpoint.served import provenance
+from retroformer.endpoint.own_server import provenance
 from retroformer.run.provenance import folder_sha256
 from serve.models import MAX_ADAPTERS, MAX_FOLDER_BYTES
 from tests.serve.handing import ASKED, KEY, World

@@ -20,14 +20,14 @@ def test_an_adapter_is_read_with_its_scale_and_must_be_plain_lora(tmp_path: Path
         return tmp_path
 
     down, up = "base_model.model.a.q_proj.lora_A.weight", "base_model.model.a.q_proj.lora_B.weight"
-    (path, (down_KR, up_RN)), *others = read_lora(saved((down, up))).items()
+    (path, (down_KR, up_RN)), *others = read_lora(saved((down, up))).factors.items()
     assert (path, set(down_KR.flatten().tolist()), set(up_RN.flatten().tolist()), others) == (
         "a.q_proj",
         {2.0},
         {1.0},
         [],
     )
-    assert read_lora(saved((down, up), use_rslora=True))["a.q_proj"][0].mean() == 4
+    assert read_lora(saved((down, up), use_rslora=True)).factors["a.q_proj"][0].mean() == 4
     for names, settings, reason in (
         ((down,), {}, "lacks its factor"),
         ((down, up, "base_model.model.score.weight"), {}, "not a factor of it, and only plain LoRA"),

@@ -72,7 +72,7 @@ def test_a_server_has_the_weights_of_training_unless_the_config_says_otherwise(
     path.write_text("run: try\nenvironment: {name: alfworld}\n")
     for name, quantization in trained.items():
         finished(Path("runs/try") / name, quantization)
-    assert served_names(load(path, [f"serve.quantization={setting}"]), path).quantization == served
+    assert served_names(load(path, [f"serve.quantization={setting}"])).quantization == served
 
 
 def test_adapters_trained_on_different_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,4 +82,4 @@ def test_adapters_trained_on_different_weights_are_refused(tmp_path: Path, monke
     for name, quantization in (("warm", "none"), ("sft", "nf4")):
         finished(Path("runs/try") / name, quantization)
     with pytest.raises(ConfigError, match="The adapter 'sft' was trained on 4-bit weights and 'warm' was not"):
-        served_names(load(path), path)
+        served_names(load(path))

@@ -14,8 +14,9 @@ import pytest
 
 from retroformer.errors import ServiceError
 from serve.api import OpenAI, application
+from serve.endpoint import ListenAddress
 from serve.guards import LOADING_SECONDS, Guards
-from serve.supervisor import HEALTH, Service, get, supervise
+from serve.supervisor import HEALTH, Service, supervise
 from tests.serve.clock import MovableClock, running_clock
 from tests.serve.running import Endpoint, ready_line, start, tiny_config
 from tests.support.waiting import becomes_true
@@ -106,7 +107,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, int
 
 
 def answers(port: int) -> bool:
-    return get("127.0.0.1", port, HEALTH, seconds=2) is not None
+    return ListenAddress("127.0.0.1", port).get(HEALTH, seconds=2)[0] is not None
 
 
 def test_an_unresponsive_service_is_restarted_and_gets_its_secrets_through_a_pipe(

@@ -52,7 +52,7 @@ REFUSED = [
             ("max_tokens", "-1"),
             ("max_tokens", "9" * 30),
             ("max_tokens", '"12"'),
-            ("seed", "9" * 5000),
+            ("seed", "9" * 30),
             ("seed", "0.5"),
             ("stop.0", f'["{"x" * (bounds.STOP_CHARACTERS + 1)}"]'),
             ("stop", json.dumps([str(number) for number in range(bounds.STOPS + 1)])),
@@ -90,7 +90,7 @@ REFUSED = [
     ("chat", message("user", "[1]"), "messages.0.content"),
     ("chat", message("user", '"\\ud800 half"'), "messages[0].content"),
     ("chat", message("user", '[{"type": "image_url", "image_url": {"url": "x"}}]'), "messages.0.content"),
-    ("chat", '"messages": [{"role": "user", "content": "x", "name": "Ann"}]', "name"),
+    ("chat", '"messages": [{"role": "user", "content": "x", "name": "Ann"}]', "messages.0.name"),
     ("chat", '"messages": []', "messages"),
     ("chat", '"messages": "x"', "messages"),
     (

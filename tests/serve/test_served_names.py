@@ -10,7 +10,7 @@ import pytest
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput, ServiceError
-from serve.endpoint import require_key_for_strangers, warn_unless_loopback
+from serve.endpoint import require_safe_host, warn_unless_loopback
 from serve.served_names import served_names
 from serve.supervisor import Service, supervise
 
@@ -34,7 +34,7 @@ def finish(folder: Path) -> None:
 
 
 def test_a_run_without_adapters_serves_its_base_alone(run: Path) -> None:
-    served = served_names(experiment(), Path("config.yaml"))
+    served = served_names(experiment())
     assert (served.adapters, served.aliases, served.best_of) == ({}, {}, {})
 
 
@@ -42,7 +42,7 @@ def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_se
     for stage in ("warm", "sft", "reward"):
         finish(run / stage)
     (run / "ppo").mkdir()  # Started, not finished.
-    served = served_names(experiment(), Path("config.yaml"))
+    served = served_names(experiment())
     assert served.adapters == {"warm": run / "warm", "sft": run / "sft"}
     assert served.aliases == {"reflector": "sft"}
 
@@ -50,7 +50,7 @@ def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_se
 def test_adapters_of_later_rounds_are_served_beside_the_first_and_the_last_one_is_the_reflector(run: Path) -> None:
     for stage in ("warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10", "reward-10", "ppo_old"):
         finish(run / stage)
-    served = served_names(experiment(), Path("config.yaml"))
+    served = served_names(experiment())
     assert list(served.adapters) == ["warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10"]
     assert served.aliases == {"reflector": "sft-10"}
 
@@ -59,47 +59,39 @@ def test_variants_are_served_and_are_the_reflector_only_where_nothing_else_is(ru
     for stage in ("warm", "sft-rated", "sft-rated-2", "reward-rated"):
         finish(run / stage)
     (run / ".sft-unfinished").mkdir()
-    served = served_names(experiment(), Path("config.yaml"))
+    served = served_names(experiment())
     assert list(served.adapters) == ["sft-rated", "sft-rated-2", "warm"]
     assert served.aliases == {"reflector": "warm"}
     (run / "warm").rename(run / "sft-2")
-    assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft-2"}
+    assert served_names(experiment()).aliases == {"reflector": "sft-2"}
     (run / "sft-2").rename(run / "dpo-near")
-    assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft-rated-2"}
+    assert served_names(experiment()).aliases == {"reflector": "sft-rated-2"}
     (run / "sft-rated-2").rename(run / "sft")
-    assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft"}
+    assert served_names(experiment()).aliases == {"reflector": "sft"}
     of_config = experiment("train.variants={sft: rated}")
-    assert served_names(of_config, Path("config.yaml")).aliases == {"reflector": "sft-rated"}
+    assert served_names(of_config).aliases == {"reflector": "sft-rated"}
 
 
 def test_an_adapter_named_reflector_is_the_reflector(run: Path, tmp_path: Path) -> None:
     finish(run / "sft")
     finish(tmp_path / "mine")
-    served = served_names(experiment(f"serve.adapters={{reflector: {tmp_path / 'mine'}}}"), Path("config.yaml"))
+    served = served_names(experiment(f"serve.adapters={{reflector: {tmp_path / 'mine'}}}"))
     assert served.adapters["reflector"] == tmp_path / "mine"
     assert served.aliases == {}
 
 
-def test_the_error_for_a_missing_adapter_of_the_run_names_its_training_command(run: Path) -> None:
-    with pytest.raises(MissingInput) as caught:
-        served_names(experiment("serve.adapters={better: runs/try/ppo}"), Path("config.yaml"))
-    assert str(caught.value) == (
-        "No adapter 'better' in 'runs/try/ppo': train it with `retroformer train ppo config.yaml run=try`."
-    )
-
-
 def test_the_error_for_a_missing_folder_names_it(run: Path) -> None:
     with pytest.raises(MissingInput, match=r"No adapter 'actor' in 'nowhere': expected a folder with adapter_model"):
-        served_names(experiment("serve.adapters={actor: nowhere}"), Path("config.yaml"))
+        served_names(experiment("serve.adapters={actor: nowhere}"))
 
 
 def test_best_of_n_is_served_once_the_adapter_and_its_reward_model_exist(run: Path) -> None:
     arms = "eval.arms={a: {kind: model, model: [ppo+best4, sft+best8@0123456789ab]}, b: {kind: none}}"
     overrides = arms, "reflector.endpoint.model=reflector+best2", "serve.best_of=[base+best64, sft+best8]"
     finish(run / "sft")
-    assert served_names(experiment(*overrides), Path("config.yaml")).best_of == {}
+    assert served_names(experiment(*overrides)).best_of == {}
     finish(run / "reward")
-    served = served_names(experiment(*overrides), Path("config.yaml")).best_of
+    served = served_names(experiment(*overrides)).best_of
     assert served == dict.fromkeys(("base+best64", "sft+best8", "reflector+best2"), run / "reward")
 
 
@@ -114,7 +106,7 @@ def test_the_reward_model_is_the_one_beside_its_adapter(run: Path, tmp_path: Pat
     named = f"serve.adapters={{mine: {seed}/ppo, their_near: {seed}/ppo-near, theirs: {tmp_path}/other}}"
     asked = ("sft-2", "ppo-3", "mine", "their_near", "theirs", "ppo-near", "ppo-far")
     overrides = f"serve.best_of=[{', '.join(f'{name}+best2' for name in asked)}]"
-    served = served_names(experiment(named, overrides), Path("config.yaml")).best_of
+    served = served_names(experiment(named, overrides)).best_of
     assert [str(folder.relative_to(folder.parents[1])) for folder in served.values()] == [
         "try/reward-2",
         "try/reward",
@@ -134,7 +126,7 @@ def test_the_reward_model_is_the_one_that_the_metrics_of_its_adapter_name(run: P
     def judge_after(reward: str) -> str:
         trained = {"adapters": {"sft": "hash of sft", "reward": reward}}
         (run / "ppo-near" / "metrics.json").write_text(json.dumps({"inputs": trained}))
-        served = served_names(experiment("serve.best_of=['ppo-near+best2']"), Path("config.yaml"))
+        served = served_names(experiment("serve.best_of=['ppo-near+best2']"))
         return served.best_of["ppo-near+best2"].name
 
     assert judge_after("hash of reward-strict") == "reward-strict"
@@ -147,15 +139,15 @@ def test_an_adapter_is_served_with_the_template_settings_of_its_training(run: Pa
     facts = {"stage": "sft", "inputs": {"chat_template_kwargs": {"enable_thinking": False}}}
     (run / "sft/metrics.json").write_text(json.dumps(facts))
     same = experiment("train.chat_template_kwargs={enable_thinking: false}")
-    assert list(served_names(same, Path("config.yaml")).adapters) == ["sft"]
+    assert list(served_names(same).adapters) == ["sft"]
     refusal = (
         r"'sft' in 'runs/try/sft' was trained with train\.chat_template_kwargs=\{'enable_thinking': False\}, and this"
     )
     with pytest.raises(ConfigError, match=refusal):
-        served_names(experiment(), Path("config.yaml"))
+        served_names(experiment())
     (run / "sft/metrics.json").write_text(json.dumps({"stage": "sft"}))
     with pytest.raises(ConfigError, match=r"was trained with train\.chat_template_kwargs=\{\}, and this"):
-        served_names(same, Path("config.yaml"))
+        served_names(same)
 
 
 @pytest.mark.parametrize("name", ["sft", "sft+best1", "sft+best65", "+best8", "sft+best8+best8"])
@@ -167,7 +159,7 @@ def test_other_names_are_not_best_of_n_names(run: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["base", "sft@0123", "sft+best8"])
 def test_reserved_names_are_refused(run: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="take another word"):
-        served_names(experiment(f"serve.adapters={{{name}: nowhere}}"), Path("config.yaml"))
+        served_names(experiment(f"serve.adapters={{{name}: nowhere}}"))
 
 
 def test_only_a_host_that_others_can_reach_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,12 +174,12 @@ def test_only_a_host_that_others_can_reach_causes_a_warning(caplog: pytest.LogCa
 def test_remote_clients_may_load_adapters_only_with_a_key(run: Path) -> None:
     taking = "serve.hand_over=true"
     for allowed in ((taking,), (taking, "serve.host=::1"), (taking, "serve.host=0.0.0.0", "serve.api_key_env=KEYS")):
-        require_key_for_strangers(experiment(*allowed).serve)
+        require_safe_host(experiment(*allowed).serve)
     with pytest.raises(ConfigError, match=r"serve.host=0.0.0.0 .* set serve.api_key_env"):
-        require_key_for_strangers(experiment(taking, "serve.host=0.0.0.0").serve)
+        require_safe_host(experiment(taking, "serve.host=0.0.0.0").serve)
     behind = ("serve.controller=http://127.0.0.1:21001", "serve.host=0.0.0.0")
     with pytest.raises(ConfigError, match=r"routes without a key at serve.host=0.0.0.0"):
-        require_key_for_strangers(experiment(*behind, "serve.api_key_env=KEYS").serve)
+        require_safe_host(experiment(*behind, "serve.api_key_env=KEYS").serve)
 
 
 @pytest.mark.slow
@@ -195,7 +187,7 @@ def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Pa
     service = Service("clock", ["no_such_module_anywhere"], tmp_path / "clock.log", dict(os.environ), lambda _: True)
     service.start()
     with pytest.raises(ServiceError, match=r"The clock died 5 times in a row: .*no_such_module_anywhere.*clock\.log"):
-        revive_for(service, seconds=90)
+        supervise_for(service, seconds=90)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +209,13 @@ def test_the_death_of_a_service_is_logged_with_its_exit_code_or_signal(
     while service.alive:
         time.sleep(0.01)
     with caplog.at_level(logging.WARNING):
-        service.revive()
+        service.restart_if_needed()
     service.stop(time.monotonic() + 10)
     assert f"The clock died and is started again: Farewell. ({ending}; log: {log})" in caplog.text
 
 
-def revive_for(service: Service, seconds: float) -> None:
+def supervise_for(service: Service, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        service.revive()
+        service.restart_if_needed()
         time.sleep(0.05)

@@ -10,9 +10,9 @@ import torch
 
 from retroformer.config.sections.train import Lora, Train
 from retroformer.errors import ConfigError
-from retroformer.models.adapter_fit import layer_of, require_fit
+from retroformer.models.adapter_weights import layer_of, require_fit
 from retroformer.models.loading import model_config
-from retroformer.models.quantization import guard_bnb_cpu, nf4
+from retroformer.models.precision import guard_bnb_cpu, nf4
 from tests.train.world import save_tiny_model
 from train.base import (
     add_fresh_adapter,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from retroformer.config.file import load
-from retroformer.models.quantization import nf4
+from retroformer.models.precision import nf4
 from tests.support.runs import ROOT
 from train.plan.estimate import GIB, USABLE_SHARE, cases, estimate
 from train.plan.shape import read_config, shape_of

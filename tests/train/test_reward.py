@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from retroformer.method.records import Author, Key, PreferencePair, RatedReflection, Reflection
-from retroformer.models.reward_adapter import read_reward_adapter
+from retroformer.models.adapter_weights import read_reward_adapter
 from retroformer.run.stage_metrics import read_metrics
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.adapter import Adapter, require_adapter

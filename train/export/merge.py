@@ -24,10 +24,10 @@ from torch import Tensor
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import Train
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
-from retroformer.models.adapter_fit import require_fit
-from retroformer.models.base_dtype import Dtype, serving_dtype
+from retroformer.models.adapter_weights import require_fit
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model
+from retroformer.models.precision import Dtype, serving_dtype
 from retroformer.models.prompt_template import prompt_template
 from retroformer.run.provenance import code_version, folder_sha256, package_versions
 

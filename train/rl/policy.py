@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.errors import NotFinite
-from retroformer.models.reward_adapter import load_lora, read_reward_adapter
+from retroformer.models.adapter_weights import load_lora, read_reward_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
 from ..integrity import LOWER_THE_RATE

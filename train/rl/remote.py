@@ -54,7 +54,7 @@ from retroformer.config.sections.train import Generation
 from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.models.quantization import Quantization
+from retroformer.models.precision import Quantization
 from retroformer.run.provenance import folder_sha256
 
 from .. import processes

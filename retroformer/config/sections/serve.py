@@ -7,7 +7,7 @@ from pydantic import Field
 
 from retroformer.config.sections.base import BEST_OF, Section
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.models.quantization import Quantization
+from retroformer.models.precision import Quantization
 
 
 class Serve(Section):

@@ -6,8 +6,8 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from retroformer.config.sections.base import Positive, Rate, Section
 from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.models.precision import Quantization
 from retroformer.models.presets import preset
-from retroformer.models.quantization import Quantization
 
 ATTENTION_LAYERS = ("q_proj", "v_proj")
 """Projections of `train.lora.targets: attention`."""

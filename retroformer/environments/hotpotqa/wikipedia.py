@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from retroformer.endpoint.retries import TRIES, asked_pause, is_temporary, pause_after
+from retroformer.endpoint.retries import TRIES, is_temporary, pause_after, requested_pause
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import EncyclopediaPage
 from retroformer.errors import EnvironmentFailure
@@ -167,12 +167,12 @@ class MediaWiki:
             with error:
                 what = f"answered {error.code} {error.reason}"
                 if is_temporary(error.code):
-                    raise _TryLater(what, asked_pause(error.headers)) from None
+                    raise _TryLater(what, requested_pause(error.headers)) from None
             raise self._failure(what) from None
         except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise _TryLater(f"could not be asked ({type(error).__name__}: {reason})") from None
-        return self._parsed(body, asked_pause(headers))
+        return self._parsed(body, requested_pause(headers))
 
     def _parsed(self, body: bytes, pause: float | None) -> dict[str, Any]:
         """Return the `query` of an answer, which may be any JSON or none. Raises _TryLater, EnvironmentFailure."""

@@ -12,8 +12,8 @@ from aiohttp import web
 from retroformer.coach.connection import Connection, Settings
 from retroformer.config.parts import LoadedConfig
 from retroformer.endpoint.loopback import is_loopback
+from retroformer.endpoint.own_server import run_own_server
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.endpoint.served import served
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.integrations.gateway.drafts import Drafts
 from retroformer.integrations.gateway.routes import Gateway
@@ -95,7 +95,9 @@ async def _gateway(config: LoadedConfig, listening: Listening) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         reflector = experiment.reflector.endpoint.base_url
         if reflector is None:
-            reflector = SecretUrl(await stack.enter_async_context(served(config.path, config.overrides, experiment)))
+            reflector = SecretUrl(
+                await stack.enter_async_context(run_own_server(config.path, config.overrides, experiment))
+            )
         connection = Connection(Settings.of(experiment, reflector))
         stack.push_async_callback(asyncio.to_thread, connection.close)
         drafts = Drafts(experiment.store_url, experiment.name)

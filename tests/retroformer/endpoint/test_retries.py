@@ -14,7 +14,7 @@ import pytest
 
 from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import Completion, LanguageModel
-from retroformer.endpoint.retries import asked_pause
+from retroformer.endpoint.retries import requested_pause
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal, usage_of
 from retroformer.method.records import Usage
 from tests.support.endpoint import Behaviour, Endpoint
@@ -144,13 +144,13 @@ def test_the_failure_of_a_busy_endpoint_holds_the_requested_pause() -> None:
     ],
 )
 def test_a_pause_is_read_from_the_headers_of_servers(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked_pause(headers) == seconds
+    assert requested_pause(headers) == seconds
 
 
 def test_a_pause_may_be_given_as_a_date() -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     for said in (format_datetime(later), format_datetime(later.replace(tzinfo=None))):
-        seconds = asked_pause({"retry-after": said})
+        seconds = requested_pause({"retry-after": said})
         assert seconds is not None
         assert 3000 < seconds <= 3600
 

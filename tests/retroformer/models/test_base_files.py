@@ -53,7 +53,7 @@ def test_logits_are_those_of_the_same_model_in_safetensors(
 ) -> None:
     import torch
 
-    from retroformer.models.quantization import nf4
+    from retroformer.models.precision import nf4
 
     number = getattr(torch, dtype)
     quantized = {"quantization_config": nf4(number)} if options else {}

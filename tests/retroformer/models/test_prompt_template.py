@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import Template
 
 from retroformer.errors import ConfigError
-from retroformer.models.prompt_template import prompt_template, rendered
+from retroformer.models.prompt_template import chat_template, prompt_template, render
 from retroformer.run.provenance import chat_template_sha256
 
 TURNS = [{"role": "system", "content": "You advise."}, {"role": "user", "content": "I failed."}]
@@ -27,7 +28,7 @@ def model(folder: Path, name: str) -> Path:
 
 
 def prompt_of(folder: Path, messages: list[dict[str, str]] = TURNS, **settings: Any) -> str:
-    return rendered(prompt_template(folder, settings), messages)
+    return render(prompt_template(folder, settings), messages)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "llama3"])
@@ -86,7 +87,7 @@ def test_settings_reach_the_template_as_json_has_them(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}{{ setting | tojson }}")
     for value in (None, True, -3, 0.5, 'é "quoted" {% x %}\n', [1, [None]], {"key": {"deep": False}}):
         template = prompt_template(tmp_path, {"setting": value})
-        assert json.loads(rendered(template, TURNS[1:]).removeprefix("I failed.")) == value
+        assert json.loads(render(template, TURNS[1:]).removeprefix("I failed.")) == value
 
 
 def test_weights_with_these_lines_in_their_template_get_them_only_once(tmp_path: Path) -> None:
@@ -107,3 +108,24 @@ def test_the_hash_of_the_template_covers_its_settings(tmp_path: Path) -> None:
     model(tmp_path, "qwen3")
     hashes = {chat_template_sha256(tmp_path, settings) for settings in (None, {}, {"enable_thinking": False})}
     assert len(hashes) == 2
+
+
+def test_the_template_is_read_from_its_file_or_from_the_tokenizers_configuration(tmp_path: Path) -> None:
+    assert chat_template(tmp_path) == ""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ old }}"}))
+    assert chat_template(tmp_path) == "{{ old }}"
+    (tmp_path / "chat_template.jinja").write_text("{{ new }}")
+    assert chat_template(tmp_path) == "{{ new }}"
+
+
+def test_a_llama_without_a_template_gets_vicunas(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    turns = [
+        {"role": "system", "content": "You advise."},
+        {"role": "user", "content": "I failed."},
+        {"role": "assistant", "content": "Look again."},
+        {"role": "user", "content": "And now?"},
+    ]
+    template = Template(chat_template(tmp_path))
+    text = template.render(messages=turns, bos_token="<s>", eos_token="</s>", add_generation_prompt=True)
+    assert text == "<s>You advise. USER: I failed. ASSISTANT: Look again.</s>USER: And now? ASSISTANT:"

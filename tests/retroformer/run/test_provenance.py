@@ -79,7 +79,7 @@ def test_only_versions_of_installed_packages_are_given() -> None:
 
 def test_importing_it_imports_neither_torch_nor_transformers() -> None:
     program = (
-        "import sys, retroformer.run.provenance, retroformer.endpoint.served, retroformer.models.embedded;"
+        "import sys, retroformer.run.provenance, retroformer.endpoint.own_server, retroformer.models.embedded;"
         "print({'torch', 'transformers', 'openai', 'httpx'} & set(sys.modules))"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

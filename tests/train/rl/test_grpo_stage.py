@@ -67,7 +67,7 @@ def test_a_killed_run_against_the_reward_model_ends_like_an_unbroken_one(
     assert all({"alarm_collapse", "alarm_length"} <= facts.keys() for facts in broken["history"])
     main(["grpo", str(config)])
     assert "grpo is already done with these inputs" in capsys.readouterr().out
-    served = served_names(load(config), config)
+    served = served_names(load(config))
     assert served.adapters["grpo"] == Path("runs/tiny/grpo")
     assert served.aliases == {"reflector": "grpo"}
 

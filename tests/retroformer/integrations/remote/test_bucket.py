@@ -47,7 +47,7 @@ def test_a_pushed_adapter_is_served_by_another_machine(home: Path, away: Path, t
     with chdir(away):
         said = pull_to(f"file://{tmp_path}/bucket", CONFIG)
         assert said == "the adapter sft is in runs/tiny/sft: serve and eval of config.yaml find it as 'sft'"
-        names = served_names(load(CONFIG), CONFIG)
+        names = served_names(load(CONFIG))
         assert (names.adapters, names.aliases) == ({"sft": Path("runs/tiny/sft")}, {"reflector": "sft"})
         pulled = Path("runs/tiny/sft")
         require_adapter(pulled)
@@ -85,7 +85,7 @@ def test_a_folder_that_is_not_named_is_called_as_the_address(bucket: Path, away:
         assert said == ("the adapter sft is in bucket: `serve.adapters: {sft: bucket}` in a config serves it")
         config = yaml.safe_load(CONFIG.read_text()) | {"serve": {"adapters": {"theirs": "bucket"}}}
         CONFIG.write_text(yaml.safe_dump(config))
-        assert served_names(load(CONFIG), CONFIG).adapters == {"theirs": Path("bucket")}
+        assert served_names(load(CONFIG)).adapters == {"theirs": Path("bucket")}
 
 
 def test_pulling_again_changes_nothing_and_never_overwrites_other_files(bucket: Path, away: Path) -> None:

@@ -1,4 +1,4 @@
-"""The experiment's own server, which runs during a stage, and the provenance that an endpoint reports."""
+"""Runs the experiment's own server during a stage, and reads the provenance that an endpoint reports."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ READY = re.compile(r"Serving .* at (http://\S+/v1)$")
 
 
 @contextlib.asynccontextmanager
-async def served(experiment_path: Path, overrides: Sequence[str], experiment: Experiment) -> AsyncIterator[str]:
+async def run_own_server(experiment_path: Path, overrides: Sequence[str], experiment: Experiment) -> AsyncIterator[str]:
     """Run `retroformer serve` on a free local port and yield its base_url, `http://127.0.0.1:PORT/v1`.
 
     The server stops at the end of the context, and also when this process is killed.
@@ -33,21 +33,33 @@ async def served(experiment_path: Path, overrides: Sequence[str], experiment: Ex
     Raises:
         ServiceError: the server could not start; the message ends with its last lines of output.
     """
-    process = await _start(experiment_path)
-    assert process.stdin is not None
+    # Only this stage can reach the server, so it needs no API key.
+    own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
+    options = ("--more-from-input", "--until-input-closes")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", stage_package("serve"), str(experiment_path), *own, *options),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
     # An override may hold a password, and every user of the machine can read a command line.
     process.stdin.write(json.dumps(list(overrides)).encode() + b"\n")
-    assert process.stderr is not None
     last_lines: deque[str] = deque(maxlen=TAIL_LINES)
-    listener = asyncio.create_task(_listen(process.stderr, last_lines))
+    listener = asyncio.create_task(_pass_warnings_on(process.stderr, last_lines))
     try:
-        line = await _first_line(process)
-        if line is None:
+        line = ""
+        try:
+            line = (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode().strip()
+            if not line:
+                await listener
+        except TimeoutError:
             logs = experiment.folder / "logs"
             last_lines.append(f"not ready after {START_SECONDS:.0f} seconds; its logs are in {logs}")
-        elif not line:
-            await listener
-        ready = READY.match(line or "")
+        ready = READY.match(line)
         if ready is None:
             reason = " ".join(last_lines) or "no reason given"
             raise ServiceError(f"The server of {experiment_path} could not start: {reason}")
@@ -55,8 +67,7 @@ async def served(experiment_path: Path, overrides: Sequence[str], experiment: Ex
     finally:
         await _stop(process)
         listener.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await listener
+        await asyncio.wait([listener])
 
 
 async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
@@ -90,33 +101,8 @@ async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
         raise ProvenanceError(f"{url} does not answer with the provenance of models: {answer.text[:200]!r}") from None
 
 
-async def _start(experiment_path: Path) -> asyncio.subprocess.Process:
-    # Only this stage can reach the server, so it needs no API key.
-    own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
-    command = [stage_package("serve"), str(experiment_path), *own, "--more-from-input"]
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        *command,
-        "--until-input-closes",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-async def _first_line(process: asyncio.subprocess.Process) -> str | None:
-    """Return the server's first line of output: empty if the server ended, None if it timed out."""
-    assert process.stdout is not None
-    try:
-        return (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode().strip()
-    except TimeoutError:
-        return None
-
-
-async def _listen(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
-    """Pass warnings on to the terminal, and keep the last lines."""
+async def _pass_warnings_on(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
+    """Write warnings to the terminal, and keep the last lines."""
     async for raw in stream:
         line = raw.decode(errors="replace").rstrip()
         last_lines.append(line)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from retroformer.config.file import load
-from retroformer.models.base_dtype import serving_dtype
+from retroformer.models.precision import serving_dtype
 
 
 def base(folder: Path, **config: str) -> Path:

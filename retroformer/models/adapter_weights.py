@@ -1,18 +1,19 @@
-"""Compares the weights of an adapter with the layers of a base model, before anything is loaded into it."""
+"""Weights of an adapter as peft saves them: compared with the layers of a base model, or read for its score head."""
 
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retroformer.errors import ConfigError
 from retroformer.run.provenance import ADAPTER_FILES
 
 _CONFIG, _WEIGHTS = ADAPTER_FILES
-_SCORE = "base_model.model.score.weight"
-"""Name of the reward model's head, which peft saves with its adapter."""
-_FOR_SOME_LAYERS = ("exclude_modules", "layers_pattern", "rank_pattern", "target_parameters")
+SCORE_HEAD = "score.weight"
+"""End of the name of the score head's weight, which peft saves with a reward model's adapter."""
+_SCORE = f"base_model.model.{SCORE_HEAD}"
+_LAYER_SETTINGS = ("exclude_modules", "layers_pattern", "rank_pattern", "target_parameters")
 """Settings of peft with which an adapter has other weights on each layer. No stage uses them."""
 
 
@@ -24,7 +25,7 @@ def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
         OSError, ValueError, KeyError, SafetensorError: the adapter cannot be read.
     """
     adapter = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    if any(adapter.get(name) for name in _FOR_SOME_LAYERS):
+    if any(adapter.get(name) for name in _LAYER_SETTINGS):
         return
     expected = {
         f"base_model.model.{path}.lora_{factor}.weight": shape
@@ -83,3 +84,36 @@ def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
 
 def _in_words(shape: tuple[int, ...] | None) -> str:
     return "no weights" if shape is None else f"shape {shape}"
+
+
+class RewardAdapter(NamedTuple):
+    """Adapter of a sequence classifier with one label, as peft saved it."""
+
+    config: Any
+    """peft's LoraConfig for a language model, without the score head."""
+    lora: dict[str, Any]
+    """LoRA factors by the names of their parameters."""
+    head: Any
+    """Weight of the score head on the last hidden state, a tensor of shape (1, H)."""
+
+
+def read_reward_adapter(folder: Path) -> RewardAdapter:
+    """Read the adapter in `folder`. Raises ValueError if it has no score head."""
+    from peft import PeftConfig
+    from safetensors.torch import load_file
+
+    config: Any = PeftConfig.from_pretrained(str(folder))
+    config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
+    weights = load_file(folder / _WEIGHTS)
+    heads = [name for name in weights if name.endswith(SCORE_HEAD)]
+    if len(heads) != 1:
+        raise ValueError("it has no score head, so it is not a reward model")
+    return RewardAdapter(config, weights, weights.pop(heads[0]))
+
+
+def load_lora(peft_model: Any, adapter: RewardAdapter, name: str) -> None:
+    """Give the adapter called `name` of `peft_model` these weights. Raises ValueError if the model lacks a layer."""
+    from peft import set_peft_model_state_dict
+
+    if unknown := set_peft_model_state_dict(peft_model, adapter.lora, adapter_name=name).unexpected_keys:
+        raise ValueError(f"the model has no layer for {unknown[0]}")

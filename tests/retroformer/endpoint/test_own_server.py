@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.config.file import load
-from retroformer.endpoint.served import provenance, served
+from retroformer.endpoint.own_server import provenance, run_own_server
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
 from retroformer.run.provenance import Provenance, ServedModel
 from tests.support.runs import ROOT
@@ -68,10 +68,10 @@ def test_a_server_that_cannot_start_reports_the_reason(tmp_path: Path, monkeypat
     overrides = [f"serve.adapters={{mine: {tmp_path / 'runs/served/ppo'}}}"]
 
     async def use() -> None:
-        async with served(config, overrides, load(config, overrides)):
+        async with run_own_server(config, overrides, load(config, overrides)):
             raise AssertionError("it started without its adapter")
 
-    with pytest.raises(ServiceError, match="train it with `retroformer train ppo"):
+    with pytest.raises(ServiceError, match="expected a folder with adapter_model"):
         asyncio.run(use())
 
 
@@ -84,7 +84,7 @@ def test_an_experiment_is_served_while_its_stage_runs(tmp_path: Path, monkeypatc
     config.write_text(CONFIG)
 
     async def use() -> str:
-        async with served(config, [], load(config)) as url:
+        async with run_own_server(config, [], load(config)) as url:
             assert set((await provenance(url)).models) >= {"base"}
             return url
 

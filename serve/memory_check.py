@@ -1,19 +1,16 @@
 """Refuses a base model that would not fit into the memory of a CPU, before it is loaded."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from retroformer.errors import ConfigError
 from retroformer.files.available_memory import available_memory
-from retroformer.models.base_dtype import Dtype
 from retroformer.models.base_files import shards, weight_files, weights_index, weights_of
-from retroformer.models.quantization import Quantization
+from retroformer.models.precision import Dtype, Quantization
 
 GIB = 1024**3
-_HEAD = "lm_head.weight"
-_EMBEDDINGS = "embed_tokens.weight"
+_NUMBER_BYTES = {"float32": 4, "bfloat16": 2}
 _NF4_BYTES = 0.52
 """Bytes of a number in 4 bits, with its share of the constants."""
 
@@ -33,24 +30,14 @@ def require_memory(folder: Path, dtype: Dtype, quantization: Quantization = "non
 
 
 def weight_bytes(folder: Path, dtype: Dtype, quantization: Quantization = "none") -> int:
-    """Return the size of the weights in `folder` once they are loaded in `dtype`, and perhaps in 4 bits."""
-    sizes = dict(_sizes(folder, 4 if dtype == "float32" else 2))
-    if quantization == "nf4":
-        share = _NF4_BYTES / (4 if dtype == "float32" else 2)
-        sizes = {name: size if _stays(name) else int(size * share) for name, size in sizes.items()}
-    # Weights of linear layers are packed for the CPU: a head that shares the embeddings becomes a copy of them.
-    tied = _HEAD not in sizes
-    return sum(sizes.values()) + tied * sum(size for name, size in sizes.items() if name.endswith(_EMBEDDINGS))
-
-
-def _stays(name: str) -> bool:
-    """Return True if a weight is not in 4 bits even if the linear layers are."""
-    return name == _HEAD or name.endswith((_EMBEDDINGS, "norm.weight", ".bias"))
-
-
-def _sizes(folder: Path, bytes_each: int) -> Iterator[tuple[str, int]]:
-    index = weights_index(folder)
+    """Return about the size of the weights in `folder` once they are loaded in `dtype`, or in 4 bits."""
+    number_bytes = _NF4_BYTES if quantization == "nf4" else _NUMBER_BYTES[dtype]
+    index, sizes = weights_index(folder), dict[str, float]()
     for path in shards(index) if index else weight_files(folder):
         for name, weight in weights_of(path).items():
-            # Numbers of one byte, as of 4-bit weights, stay as they are; others are converted to the type of serving.
-            yield name, weight.numel() * (bytes_each if weight.element_size() > 1 else 1)
+            # Numbers of one byte, as of 4-bit weights, stay as they are.
+            sizes[name] = weight.numel() * (number_bytes if weight.element_size() > 1 else 1)
+    # Weights of linear layers are packed for the CPU: a head that shares the embeddings becomes a copy of them.
+    if "lm_head.weight" not in sizes:
+        sizes["lm_head.weight"] = sum(size for name, size in sizes.items() if name.endswith("embed_tokens.weight"))
+    return int(sum(sizes.values()))

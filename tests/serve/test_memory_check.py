@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from retroformer.errors import ConfigError
-from serve.room import require_memory, weight_bytes
+from serve.memory_check import require_memory, weight_bytes
 from tests.train.families import save_tiny_of
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the model would be on the GPU of this machine")
@@ -35,7 +35,7 @@ def test_a_head_that_shares_the_embeddings_becomes_a_copy(tmp_path: Path) -> Non
 @ON_CPU
 def test_a_base_that_does_not_fit_is_refused_with_what_it_needs(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     available = weight_bytes(tiny, "bfloat16")
-    monkeypatch.setattr("serve.room.available_memory", lambda: available)
+    monkeypatch.setattr("serve.memory_check.available_memory", lambda: available)
     require_memory(tiny, "bfloat16")
     with pytest.raises(ConfigError, match=r"takes 0\.0 GiB in float32, and .* available .*: set serve\.dtype=bfloat16"):
         require_memory(tiny, "float32")
