@@ -48,7 +48,7 @@ def config(store: str) -> Experiment:
 
 def play_evaluation(experiment: Experiment, seeds: int) -> None:
     """Play the four arms on real tasks; the report on them is not timed."""
-    from eval.play.compare import compare_arms
+    from eval.report.report import compare_arms
 
     chosen = experiment.model_copy(update={"eval": experiment.eval.model_copy(update={"tasks": seeds})})
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -209,7 +209,7 @@ def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.measure.results import arm_results
-    from eval.report.evaluation import Evaluated
+    from eval.report.evaluation import ReportInput
     from eval.report.report import write_report
     from retroformer.config.storage import open_store
 
@@ -217,7 +217,7 @@ def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:
         results = arm_results(store, tasks, arms, experiment.loop.trials)
         assert not any(arm.incomplete for arm in results), "the copies are incomplete"
-        return write_report(Evaluated(experiment, tasks, results, (), store))
+        return write_report(ReportInput(experiment, tasks, results, (), store))
 
 
 QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {

@@ -17,7 +17,7 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     """
     from retroformer.config.parts import load_configs
 
-    from .play.compare import compare_arms
+    from .report.report import compare_arms
 
     print(asyncio.run(compare_arms(*load_configs(config, overrides))))
 

@@ -12,7 +12,6 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from eval.play.arm_settings import reflector_models
 from retroformer.__main__ import OF_EVAL
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
@@ -90,7 +89,7 @@ def test_the_demo_trains_every_model_that_it_evaluates() -> None:
         if command.startswith("train ")
     }
     assert trained == {"warm", "sft", "reward-2", "ppo-2"}
-    assert set(reflector_models(load(demo).eval.arms)) == trained - {"reward-2"} | {"base"}
+    assert set(load(demo).eval.reflector_models) == trained - {"reward-2"} | {"base"}
 
 
 @pytest.mark.parametrize("command", starting_with("retroformer ", "python ", "accelerate "))

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from collect.rate import rate_reflections
-from eval.play.compare import compare_arms
-from eval.report.markdown import escaped
+from eval.report.markdown import escape
+from eval.report.report import compare_arms
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_domains
 from retroformer.config.parts import LoadedConfig, chosen_tasks, load_configs
@@ -206,7 +206,7 @@ def test_the_model_of_sala_solves_what_it_adapts_to(tmp_path: Path, monkeypatch:
     (walkthrough, *_) = walkthroughs_of(config.experiment, TASKS).values()
     game = next(iter(chosen_tasks(config.experiment, 1))).id
     for arm in ("ReAct", "SALA"):
-        assert f"| {escaped(game)} | {arm} | {1 + len(walkthrough)}, solved | - |" in report
+        assert f"| {escape(game)} | {arm} | {1 + len(walkthrough)}, solved | - |" in report
     (row, *_) = re.findall(r"^\|.* SALA \| (0\.667 .*) \|$", report, re.MULTILINE)
     assert re.match(r"0\.667 \[[^\]]+\] \| 1\.000 \[", row)
 

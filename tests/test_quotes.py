@@ -2,9 +2,9 @@
 
 import re
 
-from eval.measure.rates import Comparison
+from eval.measure.results import Comparison
 from eval.measure.statistics import MeanInterval
-from eval.report.headline import Measured, sentence
+from eval.report.headline import Claim, sentence
 from retroformer.files.document import emphasis, strong
 from tests.support.markdown_tables import markdown
 from tests.support.runs import ROOT
@@ -58,7 +58,7 @@ def test_the_headline_of_the_evidence_follows_from_its_tables() -> None:
         if second == "retry alone" or (first, second) == ("trained reflector", "warm start"):
             # Only pairs without training seeds have counts of tasks that one arm alone solved.
             p_value = float(tested[2].strip("< ")) / (1 + tested[2].startswith("<")) if tested[0] != "-" else None
-            measured = Measured(shares[first], 134, 3, Comparison(interval(difference), p_value))
+            measured = Claim(shares[first], 134, 3, Comparison(interval(difference), p_value))
             shown = (strong(first), " (a yardstick)" * (first == "oracle"))
             headline.append(f"- {markdown(sentence(shown, (emphasis(second),), measured))}")
     assert EVIDENCE.partition("\n\n")[2].partition("\n\n")[0].splitlines() == headline

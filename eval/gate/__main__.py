@@ -2,28 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
 
-if TYPE_CHECKING:
-    from retroformer.run.promotions.history import History
-    from retroformer.run.promotions.promotion import Promotion
-
-
 app = make_app()
 _HEADER = ("number", "time (UTC)", "what", "reflector", "before", "evidence or reason")
 
 
-class Opponent(StrEnum):
-    """What a candidate is compared with."""
-
+class Baseline(StrEnum):
     CURRENT = "current"
     NONE = "none"
 
@@ -38,8 +29,8 @@ def promote(
     overrides: Overrides,
     *,
     against: Annotated[
-        Opponent, typer.Option(help="Compare it with the current reflector, or with no advice.")
-    ] = Opponent.CURRENT,
+        Baseline, typer.Option(help="Compare it with the current reflector, or with no advice.")
+    ] = Baseline.CURRENT,
 ) -> None:
     """Serve another adapter as reflector, if it is shown to be better.
 
@@ -67,10 +58,12 @@ def rollback(
     Reads the promotions in runs/RUN. Writes a rollback to them, which a running server follows. Before the first
     adapter there was no advice: the reflector then answers with an empty text.
     """
-    from retroformer.run.promotions.history import roll_back
+    from retroformer.config.file import load_domains
+    from retroformer.run.promotions.history import History, name_of, roll_back
 
-    history = _run_history(config, overrides)
-    print(_sentence_of(roll_back(history, history.records(), reason)))
+    history = History(load_domains(config, overrides)[0].folder)
+    record = roll_back(history, history.records(), reason)
+    print(f"{record.kind}: reflector is {name_of(record.adapter)}, it was {name_of(record.replaced)}.")
 
 
 @app.command(epilog=example("promotions configs/demo.yaml"))
@@ -79,7 +72,26 @@ def promotions(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the promotions in runs/RUN. Writes nothing but this list.
     """
-    print(_table_of(_run_history(config, overrides).records()))
+    from retroformer.config.file import load_domains
+    from retroformer.run.promotions.history import History, name_of
+
+    from ..report.markdown import table_lines
+
+    rows = [
+        [
+            str(record.number),
+            f"{record.at:%Y-%m-%d %H:%M}",
+            record.kind,
+            name_of(record.adapter),
+            name_of(record.replaced),
+            "; ".join(text for text in (record.reason, str(record.evidence or "")) if text),
+        ]
+        for record in History(load_domains(config, overrides)[0].folder).records()
+    ]
+    if rows:
+        print(table_lines(_HEADER, rows))
+    else:
+        print("Nothing is recorded yet: `retroformer serve` records the first adapter, `retroformer promote` others.")
 
 
 @app.command(epilog=example("monitor configs/agent.yaml --once"))
@@ -105,45 +117,6 @@ def monitor(
         return
     for found in keep_looking(experiment, every):
         print(found, flush=True)
-
-
-def _run_history(config: Path, overrides: Sequence[str]) -> "History":
-    """Return the promotions of the run that a config names. Raises ConfigError, MissingInput."""
-    from retroformer.config.file import load_domains
-    from retroformer.run.promotions.history import History
-
-    return History(load_domains(config, overrides)[0].folder)
-
-
-def _sentence_of(promotion: "Promotion") -> str:
-    """Return what has changed."""
-    from retroformer.run.promotions.history import name_of
-
-    return f"{promotion.kind}: reflector is {name_of(promotion.adapter)}, it was {name_of(promotion.replaced)}."
-
-
-def _table_of(records: Sequence["Promotion"]) -> str:
-    """Return all promotions as a table; a sentence if there are none."""
-    from retroformer.run.promotions.history import name_of
-
-    from ..report.markdown import table_lines
-
-    if not records:
-        return (
-            "Nothing is recorded yet: `retroformer serve` records the first adapter, `retroformer promote` every other."
-        )
-    rows = [
-        [
-            str(record.number),
-            f"{record.at:%Y-%m-%d %H:%M}",
-            record.kind,
-            name_of(record.adapter),
-            name_of(record.replaced),
-            "; ".join(text for text in (record.reason, str(record.evidence or "")) if text),
-        ]
-        for record in records
-    ]
-    return table_lines(_HEADER, rows)
 
 
 def main(arguments: list[str]) -> None:

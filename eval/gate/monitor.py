@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retroformer.coach.recorder import ADVISED_SPLIT
+from retroformer.coach.story import ADVISED_SPLIT
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store
@@ -24,14 +24,12 @@ from retroformer.run.promotions.history import History, current_of, name_of, rol
 from retroformer.run.promotions.promotion import NO_ADVICE, Evidence
 from retroformer.run.store.rows import LiveRetry
 
-from ..measure.betting import LEVEL, log_wealth
+from ..measure.betting import LEVEL, Floats, log_wealth
 
 logger = logging.getLogger(__name__)
 
 
 class LiveState(NamedTuple):
-    """State of the live outcomes of an adapter."""
-
     evidence: Evidence
     retries: int
     """Number of retries, advised and unadvised, up to the conclusion; all of them if there is none."""
@@ -47,18 +45,24 @@ def watch(retries: Iterable[LiveRetry], sha256: str, since: datetime, level: flo
     wealth_T = log_wealth(-values_T) if len(values_T) else values_T
     crossings = np.flatnonzero(wealth_T >= -np.log(level))
     pairs = int(crossings[0]) + 1 if len(crossings) else len(values_T)
-    seen_T = values_T[:pairs]
-    evidence = Evidence(
-        against=NO_ADVICE,
-        pairs=pairs,
-        better=int((seen_T > 0).sum()),
-        worse=int((seen_T < 0).sum()),
-        mean_difference=float(seen_T.mean()) if pairs else 0.0,
-        log_wealth=float(wealth_T[pairs - 1]) if pairs else 0.0,
-        level=level,
-        arms=(COLLECT, UNADVISED),
-    )
+    wealth = float(wealth_T[pairs - 1]) if pairs else 0.0
+    evidence = evidence_of(NO_ADVICE, values_T[:pairs], wealth, level, (COLLECT, UNADVISED))
     return LiveState(evidence, compared[pairs - 1][1] if len(crossings) else len(counted), bool(len(crossings)))
+
+
+def evidence_of(
+    against: str, differences_T: Floats, log_wealth: float, level: float, arms: tuple[str, ...]
+) -> Evidence:
+    return Evidence(
+        against=against,
+        pairs=len(differences_T),
+        better=int((differences_T > 0).sum()),
+        worse=int((differences_T < 0).sum()),
+        mean_difference=float(differences_T.mean()) if len(differences_T) else 0.0,
+        log_wealth=log_wealth,
+        level=level,
+        arms=arms,
+    )
 
 
 def look(experiment: Experiment) -> str:

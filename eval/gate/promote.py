@@ -1,16 +1,17 @@
-"""Plays tasks under a candidate and under its opponent until a sequential test decides, and records a promotion.
+"""Plays tasks under a candidate and under its baseline until a sequential test decides, and records a promotion.
 
-Both retry the same failed first attempts. Every attempt is a fact of the run, so a contest that is killed continues,
-and a later contest against the same adapter plays its half only.
+Both retry the same failed first attempts. Every attempt is a fact of the run, so a test that is killed continues, and
+a later test against the same adapter plays its half only.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from retroformer.agents.arms.arm import Arm
 from retroformer.agents.arms.baselines import NoAdviceArm
@@ -21,40 +22,40 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, load_config, parts
 from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError
-from retroformer.method.records import Task, Usage
+from retroformer.method.records import Task
 from retroformer.run.attempts import Budget
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.promotions.history import History, current_of, name_of
-from retroformer.run.promotions.promotion import DIGITS, NO_ADVICE, Evidence, PromotedAdapter, Promotion
+from retroformer.run.promotions.promotion import DIGITS, NO_ADVICE, PromotedAdapter, Promotion
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import Store
 from retroformer.run.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
-from ..play.arm_settings import held_out_splits
-from ..play.evaluation import Evaluation
+from ..play.evaluation import Evaluation, usage_of_arms
 from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
+from .monitor import evidence_of
 
 _TRIALS = 2
 """The first attempt, which both share, and one retry."""
 
 
-class Contest(NamedTuple):
+class PromotionTest(NamedTuple):
     """A candidate, what it is compared with, and the tasks, in the order in which they are played."""
 
     history: History
     known: Sequence[Promotion]
-    """The promotions on which the contest is based."""
+    """The promotions so far."""
     candidate: PromotedAdapter
-    opponent: PromotedAdapter | None
+    baseline: PromotedAdapter | None
     """None: no advice."""
     config: LoadedConfig
     """Config whose own server serves both adapters."""
     tasks: tuple[Task, ...]
 
 
-def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Contest:
+def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> PromotionTest:
     """Copy the candidate and choose the tasks.
 
     Raises:
@@ -67,20 +68,14 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Co
     history = History(experiment.folder)
     known = history.records()
     candidate = history.keep(name, _folder_of_candidate(experiment, name))
-    opponent = None if against == "none" else current_of(known)
-    _refuse_candidate(known, candidate, opponent)
-    adapters = [adapter for adapter in (candidate, opponent) if adapter is not None]
+    baseline = None if against == "none" else current_of(known)
+    _refuse_candidate(known, candidate, baseline)
+    adapters = [adapter for adapter in (candidate, baseline) if adapter is not None]
     # Names that depend on nothing but the content: the conditions of an adapter's retries are then always the same.
     served = [f"serve.adapters.{served_name(adapter)}={history.folder_of(adapter)}" for adapter in adapters]
-    config = load_config(path, (*overrides, *served))
-    split, *_ = held_out_splits(experiment)
-    served_from = config.experiment
-    sections = {
-        "environment": served_from.environment.model_copy(update={"split": split}),
-        "eval": served_from.eval.model_copy(update={"split": split}),
-        "loop": served_from.loop.model_copy(update={"trials": _TRIALS}),
-    }
-    config = replace(config, experiment=served_from.model_copy(update=sections))
+    split = experiment.held_out_splits[0]
+    played = [f'environment.split="{split}"', f'eval.split="{split}"', f"loop.trials={_TRIALS}"]
+    config = load_config(path, (*overrides, *served, *played))
     tasks = chosen_tasks(config.experiment, None, (split,))
     with closing(open_store(experiment)) as store:
         refuse_trained_tasks(store, tasks)
@@ -88,11 +83,10 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Co
         refuse_adapter_trained_on(experiment, str(adapter), history.folder_of(adapter), tasks)
     check_prompts(config.experiment)
     shuffled = random.Random(f"gate {experiment.seed}").sample(tasks, len(tasks))
-    return Contest(history, known, candidate, opponent, config, tuple(shuffled))
+    return PromotionTest(history, known, candidate, baseline, config, tuple(shuffled))
 
 
 def served_name(adapter: PromotedAdapter) -> str:
-    """Return the name under which an adapter is served for a contest."""
     return f"gate-{adapter.sha256[:DIGITS]}"
 
 
@@ -122,8 +116,8 @@ def _folder_of_candidate(experiment: Experiment, name: str) -> Path:
     return folder
 
 
-def _refuse_candidate(known: Sequence[Promotion], candidate: PromotedAdapter, opponent: PromotedAdapter | None) -> None:
-    if opponent is not None and candidate.sha256 == opponent.sha256:
+def _refuse_candidate(known: Sequence[Promotion], candidate: PromotedAdapter, baseline: PromotedAdapter | None) -> None:
+    if baseline is not None and candidate.sha256 == baseline.sha256:
         raise ConfigError(
             f"{name_of(candidate)} is the reflector already: add --against none to compare it with no advice."
         )
@@ -137,51 +131,49 @@ def _refuse_candidate(known: Sequence[Promotion], candidate: PromotedAdapter, op
 
 
 class Decision(NamedTuple):
-    """Result of a contest."""
-
     sentence: str
     promotion: Promotion | None
     """None if the candidate is not promoted."""
 
 
-async def decide(contest: Contest) -> Decision:
+async def decide(plan: PromotionTest) -> Decision:
     """Play until the test decides or the tasks end; record a promotion if the candidate is better.
 
     Raises:
         RetroformerError: the infrastructure failed, the budget is spent, or another command has changed the reflector.
             Everything played so far is stored.
     """
-    experiment = contest.config.experiment
+    experiment = plan.config.experiment
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        async with parts(contest.config, asks_reflector=True) as components:
-            _require_served(contest, components)
-            test, differences = await _play(contest, components, ledger)
-    evidence = Evidence(
-        against=name_of(contest.opponent),
-        pairs=test.observations,
-        better=sum(difference > 0 for difference in differences[: test.observations]),
-        worse=sum(difference < 0 for difference in differences[: test.observations]),
-        mean_difference=test.mean,
-        log_wealth=test.log_wealth_worse if test.conclusion is Conclusion.WORSE else test.log_wealth_better,
-        level=LEVEL,
-        arms=(_stored_arm(contest.candidate), _stored_arm(contest.opponent)),
+        async with parts(plan.config, asks_reflector=True) as components:
+            for adapter in (plan.candidate, plan.baseline):
+                if adapter is not None and components.adapter_sha256.get(served_name(adapter)) != adapter.sha256:
+                    raise ProvenanceError(f"The server does not serve {adapter}: run the command again.")
+            test, differences = await _play(plan, components, ledger)
+    worse = test.conclusion is Conclusion.WORSE
+    evidence = evidence_of(
+        name_of(plan.baseline),
+        np.array(differences[: test.observations], dtype=np.float64),
+        test.log_wealth_worse if worse else test.log_wealth_better,
+        LEVEL,
+        (_stored_arm(plan.candidate), _stored_arm(plan.baseline)),
     )
     if test.conclusion is not Conclusion.BETTER:
-        shown = "is worse" if test.conclusion is Conclusion.WORSE else "is not shown to be better"
-        return Decision(f"Not promoted: {contest.candidate} {shown} ({evidence}).", None)
-    promotion = contest.history.append(contest.known, "promoted", contest.candidate, "shown to be better", evidence)
-    return Decision(f"Promoted: reflector is {contest.candidate} ({evidence}).", promotion)
+        shown = "is worse" if worse else "is not shown to be better"
+        return Decision(f"Not promoted: {plan.candidate} {shown} ({evidence}).", None)
+    promotion = plan.history.append(plan.known, "promoted", plan.candidate, "shown to be better", evidence)
+    return Decision(f"Promoted: reflector is {plan.candidate} ({evidence}).", promotion)
 
 
-def failed_at_first(store: Store, tasks: Sequence[Task]) -> list[Task]:
+def tasks_to_retry(store: Store, tasks: Sequence[Task]) -> list[Task]:
     """Return the tasks that failed at first. One without a first attempt is left out: no adviser took part in it."""
     rows = store.attempt_rows(FIRST_TRIAL_OF_GATE, [task.id for task in tasks])
     failed = {row.task_id for row in rows if row.failed}
     return [task for task in tasks if task.id in failed]
 
 
-def differences_of(store: Store, failed: Sequence[Task], candidate: str, opponent: str) -> list[float]:
-    """Return for each of these tasks the return of the candidate's retry minus that of the opponent's.
+def differences_of(store: Store, failed: Sequence[Task], candidate: str, baseline: str) -> list[float]:
+    """Return for each of these tasks the return of the candidate's retry minus that of the baseline's.
 
     A return counts as at least 0 and at most 1.
 
@@ -189,43 +181,43 @@ def differences_of(store: Store, failed: Sequence[Task], candidate: str, opponen
         InfrastructureFailure: a retry is missing. It is not left out, since bad advice may be the reason.
     """
     ids = [task.id for task in failed]
-    candidates, opponents = (
+    candidates, baselines = (
         {row.task_id: min(1.0, max(0.0, row.episode_return)) for row in store.attempt_rows(arm, ids) if row.trial == 1}
-        for arm in (candidate, opponent)
+        for arm in (candidate, baseline)
     )
-    if missing := [task_id for task_id in ids if task_id not in candidates or task_id not in opponents]:
-        cause = store.last_cause(candidate) or store.last_cause(opponent)
+    if missing := [task_id for task_id in ids if task_id not in candidates or task_id not in baselines]:
+        cause = store.last_cause(candidate) or store.last_cause(baseline)
         raise InfrastructureFailure(
             f"{len(missing)} retries could not be played, such as that of {missing[0]!r}: run the same command again "
             f"to go on. The last cause: {cause}"
         )
-    return [candidates[task_id] - opponents[task_id] for task_id in ids]
+    return [candidates[task_id] - baselines[task_id] for task_id in ids]
 
 
-async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[SequentialTest, list[float]]:
+async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple[SequentialTest, list[float]]:
     """Play a few tasks at a time; return the test, and the differences of all pairs played.
 
     Raises:
         ConfigError: an arm holds facts of other conditions.
     """
-    experiment, store, concurrency = contest.config.experiment, ledger.store, contest.config.experiment.loop.concurrency
-    budget = Budget(experiment.gate, lambda: _spent(store), "gate")
-    evaluation = Evaluation(contest.config, components, ledger, contest.tasks, asyncio.Semaphore(concurrency), budget)
-    arms = {FIRST_TRIAL_OF_GATE: NoAdviceArm()} | {
-        _stored_arm(adapter): _arm_of(adapter) for adapter in (contest.candidate, contest.opponent)
-    }
-    resolved = [evaluation.resolved(stored, arm, FIRST_TRIAL_OF_GATE) for stored, arm in arms.items()]
-    for arm in resolved:
-        store.declare(arm.stored, arm.conditions)
-    first, *sides = map(evaluation.experience_of, resolved)
+    experiment, store, concurrency = plan.config.experiment, ledger.store, plan.config.experiment.loop.concurrency
+    budget = Budget(experiment.gate, lambda: usage_of_arms(store, is_of_gate), "gate")
+    evaluation = Evaluation(plan.config, components, ledger, plan.tasks, asyncio.Semaphore(concurrency), budget)
+    arms: dict[str, Arm] = {FIRST_TRIAL_OF_GATE: NoAdviceArm()}
+    for adapter in (plan.candidate, plan.baseline):
+        arms[_stored_arm(adapter)] = NoAdviceArm() if adapter is None else ModelArm(model=served_name(adapter))
+    played = [evaluation.played_arm(stored, arm, FIRST_TRIAL_OF_GATE) for stored, arm in arms.items()]
+    for one in played:
+        store.declare(one.stored, one.conditions)
+    first, *sides = map(evaluation.experience_of, played)
     differences = list[float]()
     test = sequential_test(differences, LEVEL)
-    with tally("gate", len(contest.tasks)) as counts:
+    with tally("gate", len(plan.tasks)) as counts:
         for experience in (first, *sides):
             experience.on_event = counts.count
-        for chunk in chunks(contest.tasks, concurrency):
+        for chunk in chunks(plan.tasks, concurrency):
             await work_through(ledger, [Work(first, chunk)], concurrency, lambda _, __: None)
-            failed = await ledger.ask(failed_at_first, store, chunk)
+            failed = await ledger.ask(tasks_to_retry, store, chunk)
             await work_through(ledger, [Work(side, failed) for side in sides], concurrency, lambda _, __: None)
             for _ in chunk:
                 counts.advance()
@@ -238,20 +230,5 @@ async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[Se
     return test, differences
 
 
-def _arm_of(adapter: PromotedAdapter | None) -> Arm:
-    """Return the arm in which an adviser's retries are played."""
-    return NoAdviceArm() if adapter is None else ModelArm(model=served_name(adapter))
-
-
 def _stored_arm(adapter: PromotedAdapter | None) -> str:
-    return gate(NO_ADVICE if adapter is None else served_name(adapter).removeprefix("gate-"))
-
-
-def _spent(store: Store) -> Usage:
-    return sum((usage for arm, usage in store.accounts().items() if is_of_gate(arm)), Usage())
-
-
-def _require_served(contest: Contest, components: Parts) -> None:
-    for adapter in (contest.candidate, contest.opponent):
-        if adapter is not None and components.adapter_sha256.get(served_name(adapter)) != adapter.sha256:
-            raise ProvenanceError(f"The server does not serve {adapter}: run the command again.")
+    return gate(NO_ADVICE if adapter is None else adapter.sha256[:DIGITS])

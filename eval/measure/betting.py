@@ -28,17 +28,12 @@ Floats = NDArray[np.float64]
 
 
 class Conclusion(StrEnum):
-    """Result of a sequential test."""
-
     BETTER = "better"
     WORSE = "worse"
     OPEN = "open"
-    """Nothing is shown yet."""
 
 
 class SequentialTest(NamedTuple):
-    """Conclusion about a sequence of differences."""
-
     conclusion: Conclusion
     observations: int
     """Number of differences up to the conclusion; all of them if it is open."""

@@ -1,13 +1,16 @@
-"""Results of the arms from the store: which tasks are solved by which trial, and which are unfinished.
+"""Results of the arms from the store: which tasks are solved by which trial, rates over them, and paired differences.
 
 The environment says what is solved, and the agent's evaluator only whether the agent tries again. A game that is won
 stays won, even if the agent plays it again (the cumulative curves of Reflexion, Fig. 3a). A program is handed in when
-the agent is content with its own tests, so its last one counts (pass@1 of Reflexion, Table 1).
+the agent is content with its own tests, so its last one counts (pass@1 of Reflexion, Table 1). Every rate is over
+either the tasks that every arm finished, or all tasks with unfinished ones counted as failures.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +19,11 @@ from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Outcome, Task, Usage
 from retroformer.run.store import AttemptRow, Store
 
-from .statistics import Floats
+from .statistics import Floats, Groups, Intervals, MeanInterval, mcnemar
 
 _Flags = NDArray[np.bool_]
+_LEVEL = 0.05
+"""Level of the exact test below which a difference of two models is claimed."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,8 @@ class SeedResult:
     """Number of invalid attempts; the store has the cause of each."""
     usage: Usage
     first_trial: str = FIRST_TRIAL
-    """Name of its trial 0 in the store."""
 
     def solved_by(self, trial: int) -> Floats:
-        """Return 1 for each task solved by a trial, else 0, (T)."""
         solved_T: Floats = self.solved_NT[trial]
         return solved_T
 
@@ -59,7 +62,7 @@ class ArmResult:
     name: str
     seeds: tuple[SeedResult, ...]
     incomplete: int
-    """Number of tasks that the infrastructure left unfinished in a seed of this arm."""
+    """Number of tasks left unfinished in a seed of this arm."""
     shares_first: bool = True
     """False if its trial 0 is played under other conditions than that of the other arms."""
     last_counts: bool = False
@@ -67,18 +70,17 @@ class ArmResult:
 
     @property
     def stored_names(self) -> tuple[str, ...]:
-        """Names of the training seeds in the store."""
         return tuple(seed.stored for seed in self.seeds)
 
     @property
     def pooled(self) -> bool:
-        """True if there are several training seeds."""
         return len(self.seeds) > 1
 
     @cached_property
     def solved_NT(self) -> Floats:
         """Share of the seeds that solved task T by trial N."""
-        return _mean([seed.solved_NT for seed in self.seeds])
+        solved_NT: Floats = np.mean([seed.solved_NT for seed in self.seeds], axis=0)
+        return solved_NT
 
     def solved_by(self, trial: int) -> Floats:
         """Return what is resampled for the share solved by a trial: (T), or with several training seeds (S, T)."""
@@ -88,7 +90,8 @@ class ArmResult:
     @cached_property
     def return_NT(self) -> Floats:
         """Mean return of the attempts that count by trial N."""
-        return _mean([seed.return_NT for seed in self.seeds])
+        return_NT: Floats = np.mean([seed.return_NT for seed in self.seeds], axis=0)
+        return return_NT
 
     @property
     def invalid(self) -> int:
@@ -117,18 +120,17 @@ def arm_results(
         arms: names in the store of each arm in the config, one for each training seed.
         trials: number of attempts at a task, the first included.
         shared: name of trial 0 in the store.
-        own: the other name of trial 0 of arms, by their names in the store, whose first attempts have conditions of
-            their own.
+        own: the other name of trial 0 of arms, by their names in the store, that do not share it.
         last_counts: whether the last attempt at a task counts, even after one that solved it.
     """
     firsts = {stored: (own or {}).get(stored, shared) for names in arms.values() for stored in names}
-    played = {first: _Attempts.empty(trials, tasks, last_counts=last_counts) for first in firsts.values()}
-    for first, first_attempts in played.items():
-        first_attempts.add(store.attempt_rows(first))
-    attempts = {stored: played[firsts[stored]].copy() for names in arms.values() for stored in names}
-    for stored, arm_attempts in attempts.items():
-        arm_attempts.add(store.attempt_rows(stored))
-    complete = {stored: arm_attempts.complete_T for stored, arm_attempts in attempts.items()}
+    columns = {task.id: column for column, task in enumerate(tasks)}
+    rows = {first: list(store.attempt_rows(first)) for first in dict.fromkeys(firsts.values())}
+    attempts = {
+        stored: _Attempts.read(chain(rows[first], store.attempt_rows(stored)), columns, trials, last_counts)
+        for stored, first in firsts.items()
+    }
+    complete = {stored: arm_attempts.reached_NT[-1] for stored, arm_attempts in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     return [
         ArmResult(
@@ -148,30 +150,134 @@ def first_trials(results: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
     return {name: [arm for arm in results if any(seed.first_trial == name for seed in arm.seeds)] for name in names}
 
 
-def first_without_gain(solved_N: Floats) -> int | None:
-    """Return the first retry that solved no further task (Reflexion, first version, section 2); None without one."""
-    return next((trial for trial in range(1, len(solved_N)) if solved_N[trial] <= solved_N[trial - 1]), None)
-
-
-def with_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
+def count_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
     """Return the same arms over all tasks; an unfinished task counts as failed from its first missing trial on."""
-    return [
-        replace(
-            arm,
-            seeds=tuple(
-                replace(seed, solved_NT=seed.all_solved_NT, return_NT=seed.all_return_NT) for seed in arm.seeds
-            ),
-        )
-        for arm in results
-    ]
+
+    def all_tasks(seed: SeedResult) -> SeedResult:
+        return replace(seed, solved_NT=seed.all_solved_NT, return_NT=seed.all_return_NT)
+
+    return [replace(arm, seeds=tuple(map(all_tasks, arm.seeds))) for arm in results]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Results over the tasks that every arm finished, and over all tasks with unfinished ones counted as failures."""
+
+    finished: Sequence[ArmResult]
+    all_tasks: Sequence[ArmResult]
+    intervals: Intervals
+
+    @property
+    def finished_tasks(self) -> int:
+        return int(self.finished[0].solved_NT.shape[1])
+
+    @property
+    def tasks(self) -> int:
+        return int(self.all_tasks[0].solved_NT.shape[1])
+
+    @property
+    def unfinished(self) -> int:
+        return self.tasks - self.finished_tasks
+
+    @property
+    def views(self) -> list[Sequence[ArmResult]]:
+        """Results over each choice of tasks; a single choice if both are the same."""
+        finished = [self.finished] if self.finished_tasks else []
+        return finished if not self.unfinished else [*finished, self.all_tasks]
+
+
+class Comparison(NamedTuple):
+    """Difference of two arms after the last trial, paired by task."""
+
+    difference: MeanInterval
+    """With training seeds, over seeds and tasks together."""
+    p_value: float | None
+    """Two-sided exact p-value of McNemar's test; None if an arm pools training seeds, whose means it does not test."""
+
+    @property
+    def claimed(self) -> bool:
+        """True if the interval excludes 0 and the exact test, where there is one, agrees.
+
+        Of two models that differ at four tasks or five, the interval may exclude 0 by chance.
+        """
+        return self.difference.excludes_zero and (self.p_value is None or self.p_value < _LEVEL)
+
+
+def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
+    """Return the rates, with all bootstrap intervals of the report computed."""
+    rates = Rates(results, count_unfinished(results), Intervals(seed))
+    rates.intervals.prepare(chain.from_iterable(_resampled(arms) for arms in rates.views))
+    return rates
+
+
+def first_failures(results: Sequence[ArmResult]) -> _Flags:
+    """Return True for each task that was not solved at the trial 0 that arms share."""
+    failed_T: _Flags = shared_first_arm(results).solved_NT[0] == 0
+    return failed_T
+
+
+def shared_first_arm(results: Sequence[ArmResult]) -> ArmResult:
+    """Return the first arm that shares its trial 0; the first arm if each has its own."""
+    return next((arm for arm in results if arm.shares_first), results[0])
+
+
+def comparison(first: ArmResult, second: ArmResult, intervals: Intervals) -> Comparison:
+    pooled = first.pooled or second.pooled
+    p_value = None if pooled else mcnemar(first.solved_NT[-1], second.solved_NT[-1])
+    return Comparison(intervals.of(paired_difference(first, second)), p_value)
+
+
+def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats | Groups]:
+    """Yield all vectors for which these tables give an interval."""
+    failed_T = first_failures(results)
+    for result in arms_and_seeds(results):
+        solved = [result.solved_by(trial) for trial in range(len(result.solved_NT))]
+        yield from solved
+        yield from (of_trial[..., failed_T] for of_trial in solved[1:])
+    for first, second in arm_pairs(results):
+        difference = paired_difference(first, second)
+        for included in (difference, select_tasks(difference, failed_T)):
+            yield included
+            yield mean_over_seeds(included)
+
+
+def arms_and_seeds(results: Sequence[ArmResult]) -> Iterable[ArmResult | SeedResult]:
+    for arm in results:
+        yield arm
+        yield from arm.seeds if arm.pooled else ()
+
+
+def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]:
+    """Return each pair of arms once, the later in the config first: a gain of trained over frozen is positive."""
+    return [(second, first) for first, second in combinations(results, 2)]
+
+
+def paired_difference(first: ArmResult, second: ArmResult, trial: int = -1) -> Groups:
+    """Return the difference after a trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
+
+    Two arms with as many seeds are paired seed by seed, as trained one after the other. The seeds of arms with other
+    numbers of them are resampled separately: two groups, the second with its sign changed.
+    """
+    one, other = first.solved_by(trial), second.solved_by(trial)
+    if first.pooled and second.pooled and len(one) != len(other):
+        return one, -other
+    return (one - other,)
+
+
+def select_tasks(difference: Groups, included_T: _Flags) -> Groups:
+    return tuple(values[..., included_T] for values in difference)
+
+
+def mean_over_seeds(difference: Groups) -> Floats:
+    """Return the mean of a difference over its training seeds, by task, (T), for an interval over tasks alone."""
+    mean_T: Floats = np.sum([np.atleast_2d(values).mean(axis=0) for values in difference], axis=0)
+    return mean_T
 
 
 @dataclass(frozen=True)
 class _Attempts:
     """Attempts of one arm as arrays of shape (trials, tasks)."""
 
-    columns: Mapping[str, int]
-    """Column of each task id."""
     present_NT: _Flags
     failed_NT: _Flags
     """True if the agent judged the attempt as failed and retries."""
@@ -180,34 +286,22 @@ class _Attempts:
     last_counts: bool
 
     @classmethod
-    def empty(cls, trials: int, tasks: Sequence[Task], *, last_counts: bool) -> "_Attempts":
-        shape = (trials, len(tasks))
-        columns = {task.id: column for column, task in enumerate(tasks)}
-        present_NT, failed_NT = np.zeros((2, *shape), bool)
-        solved_NT, return_NT = np.zeros((2, *shape))
-        return cls(columns, present_NT, failed_NT, solved_NT, return_NT, last_counts)
-
-    def copy(self) -> "_Attempts":
-        return replace(
-            self,
-            present_NT=self.present_NT.copy(),
-            failed_NT=self.failed_NT.copy(),
-            solved_NT=self.solved_NT.copy(),
-            return_NT=self.return_NT.copy(),
-        )
-
-    def add(self, rows: Iterable[AttemptRow]) -> None:
+    def read(
+        cls, rows: Iterable[AttemptRow], columns: Mapping[str, int], trials: int, last_counts: bool
+    ) -> "_Attempts":
+        """Read the attempts; `columns` are those of the task ids."""
+        present_NT, failed_NT = np.zeros((2, trials, len(columns)), bool)
+        solved_NT, return_NT = np.zeros((2, trials, len(columns)))
         for row in rows:
-            column = self.columns.get(row.task_id)
             # An attempt that the infrastructure spoiled does not count, wherever it is stored.
-            if column is None or row.trial >= len(self.present_NT) or row.outcome == Outcome.INVALID:
+            if row.task_id not in columns or row.trial >= trials or row.outcome == Outcome.INVALID:
                 continue
             if row.candidate or row.repeat:
                 continue  # Evaluation makes one attempt per trial; imported facts may hold more.
-            self.present_NT[row.trial, column] = True
-            self.failed_NT[row.trial, column] = row.failed
-            self.solved_NT[row.trial, column] = row.outcome == Outcome.SUCCESS
-            self.return_NT[row.trial, column] = row.episode_return
+            place = row.trial, columns[row.task_id]
+            present_NT[place], failed_NT[place] = True, row.failed
+            solved_NT[place], return_NT[place] = row.outcome == Outcome.SUCCESS, row.episode_return
+        return cls(present_NT, failed_NT, solved_NT, return_NT, last_counts)
 
     @property
     def reached_NT(self) -> _Flags:
@@ -219,11 +313,6 @@ class _Attempts:
     def settled_NT(self) -> _Flags:
         """True if this trial is reached, or no missing attempt can change the result."""
         return self.reached_NT | self._won_NT
-
-    @property
-    def complete_T(self) -> _Flags:
-        complete: _Flags = self.reached_NT[-1]
-        return complete
 
     def counted(self, values_NT: Floats) -> Floats:
         """Return the value of the attempt that counts by each trial: the last, or the one that won the game."""
@@ -254,9 +343,3 @@ def _seed_result(store: Store, stored: str, first: str, attempts: _Attempts, com
         usage=store.usage(stored),
         first_trial=first,
     )
-
-
-def _mean(values: Sequence[Floats]) -> Floats:
-    """Return the element-wise mean."""
-    mean: Floats = np.mean(values, axis=0)
-    return mean

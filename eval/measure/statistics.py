@@ -25,8 +25,6 @@ _EXACT_TOSSES = 2_000
 
 
 class MeanInterval(NamedTuple):
-    """A mean and its 95% interval."""
-
     mean: float
     low: float
     high: float
@@ -39,20 +37,16 @@ class MeanInterval(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def bootstrap(values_T: Floats, seed: int) -> MeanInterval:
-    """Return the mean of `values_T` (one per task) and its percentile interval over `DRAWS` resamples of the tasks."""
-    return bootstrap_all([values_T], seed)[0]
+def bootstrap(vectors: Sequence[Floats], seed: int) -> list[MeanInterval]:
+    """Return the mean of each vector (one value per task) and its percentile interval over `DRAWS` resamples of tasks.
 
-
-def bootstrap_all(vectors: Sequence[Floats], seed: int) -> list[MeanInterval]:
-    """Return the interval of each of several vectors of one length, which share one set of draws.
-
-    Each interval equals that of its vector alone: it does not depend on what else is resampled.
+    The vectors share one set of draws. Each interval equals that of its vector alone: it does not depend on what else
+    is resampled.
     """
     tasks = len(vectors[0])
     countable = [index for index, values_T in enumerate(vectors) if _sums_exactly(values_T)]
     others = [index for index in range(len(vectors)) if index not in countable]
-    codes_T, values_KP = _patterns([vectors[index] for index in countable], tasks)
+    values_KT = np.array([vectors[index] for index in countable])
     means_KD = np.empty((len(vectors), DRAWS))
     generator = np.random.default_rng(seed)
     # Generator.integers gives the same numbers at once or in chunks.
@@ -63,7 +57,10 @@ def bootstrap_all(vectors: Sequence[Floats], seed: int) -> list[MeanInterval]:
         for index in others:
             means_KD[index, draws] = vectors[index][chosen_DT].mean(axis=1)
         if countable:
-            means_KD[countable, draws] = values_KP @ _pattern_counts(codes_T[chosen_DT], values_KP.shape[1]).T / tasks
+            # Counting how often each task is drawn is faster than adding up, and sums of these values are exact.
+            cells_DT = chosen_DT + np.arange(len(chosen_DT))[:, None] * tasks
+            counts_DT = np.bincount(cells_DT.ravel(), minlength=cells_DT.size).reshape(cells_DT.shape)
+            means_KD[countable, draws] = values_KT @ counts_DT.astype(np.float64).T / tasks
     bounds = np.percentile(means_KD, (2.5, 97.5), axis=1)
     return [
         MeanInterval(float(values_T.mean()), float(low), float(high))
@@ -143,11 +140,11 @@ class Intervals:
             else:
                 missing.setdefault(len(groups[0]), {})[key] = groups[0]
         for same_length in missing.values():
-            intervals = bootstrap_all(list(same_length.values()), self.seed)
+            intervals = bootstrap(list(same_length.values()), self.seed)
             self._intervals.update(zip(same_length, intervals, strict=True))
 
     def of(self, values: Floats | Groups) -> MeanInterval:
-        """Return what `bootstrap` returns for one value per task, or `bootstrap_seeds` for one per seed and task."""
+        """Return the interval of `bootstrap` for one value per task, or of `bootstrap_seeds` for several seeds."""
         self.prepare([values])
         return self._intervals[_digest(_groups(values))]
 
@@ -156,24 +153,6 @@ def _sums_exactly(values_T: Floats) -> bool:
     """True if sums of these values are exact in any order: multiples of 1/64 up to 64, such as 0, 1 and 1/2."""
     scaled_T = values_T * 64
     return bool(np.all(scaled_T == np.rint(scaled_T)) and np.all(np.abs(values_T) <= 64))
-
-
-def _patterns(vectors: Sequence[Floats], tasks: int) -> tuple[NDArray[np.intp], Floats]:
-    """Return the index of each task's combination of values, shape (T), and the combinations, shape (K, P)."""
-    codes_T = np.zeros(tasks, dtype=np.intp)
-    for values_T in vectors:
-        _, value_codes_T = np.unique(values_T, return_inverse=True)
-        _, codes_T = np.unique(codes_T * (value_codes_T.max() + 1) + value_codes_T, return_inverse=True)
-    _, firsts_P = np.unique(codes_T, return_index=True)
-    return codes_T, np.array([values_T[firsts_P] for values_T in vectors]).reshape(len(vectors), len(firsts_P))
-
-
-def _pattern_counts(codes_DT: NDArray[np.intp], patterns: int) -> Floats:
-    """Return how often each draw contains each combination, shape (D, P)."""
-    draws = len(codes_DT)
-    codes_DT += np.arange(draws)[:, None] * patterns
-    counts = np.bincount(codes_DT.ravel(), minlength=draws * patterns).reshape(draws, patterns)
-    return counts.astype(np.float64)
 
 
 def _groups(values: Floats | Groups) -> Groups:

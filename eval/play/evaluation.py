@@ -1,7 +1,7 @@
 """An evaluation: the components, tasks and budget that all arms share, and how its tasks are played."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -26,16 +26,8 @@ from retroformer.run.progress import tally
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import Store
 
-from .arm_settings import (
-    held_out_splits,
-    reflector_models,
-    repeat_name,
-    setting_of,
-    stored_names,
-    training_attempts,
-    with_arm_settings,
-    with_repeat,
-)
+from .preflight import setting_of, training_attempts, with_arm_settings, with_repeat
+from .verify import verify_actor
 
 _SEEDS_OF_A_REPEAT = 1_000_003
 """Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
@@ -46,9 +38,7 @@ class PlayedArm:
     """An arm with one model of each role, as it is played."""
 
     stored: str
-    """Its name in the store."""
     first_trial: str
-    """Name in the store of its trial 0."""
     settings: Arm
     experiment: Experiment
     """The config with the settings of the arm's retries."""
@@ -73,7 +63,7 @@ class PlayedArm:
         """The conditions on which its facts depend."""
         arm, model = self.settings, next(iter(self.settings.models), None)
         record = conditions(
-            self.experiment, self.components.provenance, splits=held_out_splits(self.experiment), reflector=model
+            self.experiment, self.components.provenance, splits=self.experiment.held_out_splits, reflector=model
         )
         record["reflector"]["temperature"] = arm.temperature(self.parts.setting)
         if model is None:
@@ -99,9 +89,8 @@ class Evaluation:
     """Number of the repeat, from 1; 0 if all arms are played once."""
 
     def repeated(self, number: int) -> "Evaluation":
-        """Return the evaluation for one of its repeats."""
         config = replace(self.config, experiment=with_repeat(self.experiment, number))
-        return replace(self, config=config, name=repeat_name(number), repeat=number)
+        return replace(self, config=config, name=f"repeat {number}", repeat=number)
 
     @property
     def experiment(self) -> Experiment:
@@ -115,9 +104,9 @@ class Evaluation:
     def arms(self) -> dict[str, PlayedArm]:
         """Arms with one model of each role, by their names in the store."""
         return {
-            stored: self.resolved(stored, arm, self._first_trial_of(stored, arm))
+            stored: self.played_arm(stored, arm, self._first_trial_of(stored, arm))
             for name, whole in self.experiment.eval.arms.items()
-            for stored, arm in zip(stored_names(self.experiment.eval.arms)[name], whole.split().values(), strict=True)
+            for stored, arm in zip(self.experiment.eval.stored_names[name], whole.split().values(), strict=True)
         }
 
     @cached_property
@@ -129,7 +118,7 @@ class Evaluation:
         prompts = {
             arm.first_trial: arm.settings.prompts for arm in self.arms.values() if not arm.settings.advises_first
         }
-        return {stored: self.resolved(stored, NoAdviceArm(prompts=own), stored) for stored, own in prompts.items()}
+        return {stored: self.played_arm(stored, NoAdviceArm(prompts=own), stored) for stored, own in prompts.items()}
 
     def _first_trial_of(self, stored: str, arm: Arm) -> str:
         """Return the name in the store of an arm's trial 0.
@@ -140,7 +129,7 @@ class Evaluation:
             return own_first_trial(stored)
         return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
 
-    def resolved(self, stored: str, arm: Arm, first_trial: str) -> PlayedArm:
+    def played_arm(self, stored: str, arm: Arm, first_trial: str) -> PlayedArm:
         """Return an arm with one model of each role as it is played on these tasks."""
         experiment = self.experiment
         own = with_arm_settings(experiment, arm)
@@ -150,7 +139,7 @@ class Evaluation:
             environment=experiment.environment,
             seed=experiment.seed,
             tasks=self.tasks,
-            split_tasks=lambda: chosen_tasks(experiment, None, held_out_splits(experiment)),
+            split_tasks=lambda: chosen_tasks(experiment, None, experiment.held_out_splits),
             taskset=lambda: taskset(experiment.environment, experiment.seed),
             store=self.store,
             leave_out=experiment.train.leave_out,
@@ -161,7 +150,6 @@ class Evaluation:
         return PlayedArm(stored, first_trial, arm, own, self.components, parts)
 
     def experience(self, stored: str) -> Experience:
-        """Return the experience with this name in the store."""
         return self.experience_of(self.arms.get(stored) or self.first_trials[stored])
 
     def experience_of(self, arm: PlayedArm) -> Experience:
@@ -209,12 +197,14 @@ async def open_evaluations(
 
     Raises:
         ConfigError: an arm holds facts of other conditions.
+        ProvenanceError, MissingInput: an adapter that acts is not the trained one, or there is none.
     """
-    async with _started(config, ledger, tasks, actor) as whole:
+    async with _start(config, ledger, tasks, actor) as whole:
         repeats = range(1, config.experiment.eval.repeats + 1)
         evaluations = [whole.repeated(number) for number in repeats] if len(repeats) > 1 else [whole]
         for evaluation in evaluations:
             _declare(evaluation)
+        verify_actor(evaluations[0].experiment, whole.components)
         yield evaluations
 
 
@@ -227,10 +217,10 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
             conditions.
     """
     experiment = config.experiment
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, experiment.held_out_splits)
     by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        async with _started(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
+        async with _start(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
             _declare(evaluation)
 
             async def play(chunk: Chunk) -> Played:
@@ -245,7 +235,7 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
 
 
 @asynccontextmanager
-async def _started(
+async def _start(
     config: LoadedConfig,
     ledger: Ledger,
     tasks: tuple[Task, ...],
@@ -254,10 +244,14 @@ async def _started(
     environment_processes: int | None = None,
 ) -> AsyncIterator[Evaluation]:
     experiment = config.experiment
-    asks_reflector = bool(reflector_models(experiment.eval.arms))
+
+    def is_for_report(arm: str) -> bool:
+        return not (is_for_training(arm) or is_of_gate(arm))
+
+    asks_reflector = bool(experiment.eval.reflector_models)
     async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
         slots = asyncio.Semaphore(experiment.loop.concurrency)
-        budget = Budget(experiment.eval, lambda: _spent(ledger.store), "eval")
+        budget = Budget(experiment.eval, lambda: usage_of_arms(ledger.store, is_for_report), "eval")
         yield Evaluation(config, components, ledger, tasks, slots, budget, name, repeat)
 
 
@@ -285,8 +279,5 @@ def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, str]:
     return {"plan_sha256": sha256_of(plan | {"eval": section, "tasks": [task.id for task in tasks]})}
 
 
-def _spent(store: Store) -> Usage:
-    """Return the usage of all arms that are played for a report."""
-    return sum(
-        (usage for arm, usage in store.accounts().items() if not (is_for_training(arm) or is_of_gate(arm))), Usage()
-    )
+def usage_of_arms(store: Store, counts: Callable[[str], bool]) -> Usage:
+    return sum((usage for arm, usage in store.accounts().items() if counts(arm)), Usage())

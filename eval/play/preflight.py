@@ -1,4 +1,6 @@
-"""Everything that an evaluation refuses about its config, its arms and its tasks, before anything is started.
+"""What an evaluation makes of its config: the tasks, actors, repeats and settings of arms, and all that it refuses.
+
+Everything that can be refused is refused before anything is started.
 
 Tasks that were used for training are refused: in this run, in runs whose attempts an arm uses, or of any adapter that
 the evaluation serves. The training stages record their tasks in metrics.json beside each adapter, with those of the
@@ -13,40 +15,29 @@ from itertools import chain
 from pathlib import Path
 
 from retroformer.agents.actors import actor_kind
-from retroformer.agents.arms.arm import Arm
-from retroformer.agents.reflector import ModelArm
+from retroformer.agents.arms.arm import Arm, ArmSetting
 from retroformer.config.adapters import model_folder, reward_folder, served_folder
-from retroformer.config.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, own_first_trial
+from retroformer.config.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import check_prompts, chosen_tasks, require_addresses
 from retroformer.config.sections.base import adapter_name, best_of
-from retroformer.config.storage import open_store
-from retroformer.errors import ConfigError
-from retroformer.method.records import Task, task_of_story
+from retroformer.config.storage import open_store, open_whole_store
+from retroformer.environments.registry import extras
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.method.records import Task, Trajectory, task_of_story
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
 from retroformer.run.store import Store
 
-from .arm_settings import (
-    actor_models,
-    held_out_splits,
-    reflector_models,
-    repetitions,
-    setting_of,
-    stored_names,
-    with_arm_settings,
-)
-
 
 def preflight(experiment: Experiment) -> tuple[Task, ...]:
     """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
-    _check_temperature(experiment)
     _check_actors(experiment)
     if experiment.loop.backend != LOCAL:
         backend_of(experiment.loop.backend)
-        asks_reflector = bool(reflector_models(experiment.eval.arms))
+        asks_reflector = bool(experiment.eval.reflector_models)
         require_addresses(experiment, f"loop.backend={experiment.loop.backend}", asks_reflector=asks_reflector)
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, experiment.held_out_splits)
     # Domains of one environment may share tasks.
     for domain in experiment.each_domain:
         if training_tasks(domain, ()).are_of(experiment):
@@ -68,7 +59,7 @@ def check_arms(experiment: Experiment) -> None:
         arm.check(here, setting)
         _check_actor_of(experiment, arm, here)
     _check_comparisons(experiment)
-    stored = stored_names(arms)
+    stored = experiment.eval.stored_names
     sharing = [arm.prompts for arm in arms.values() if arm.prompts and not arm.advises_first]
     first_trials = {FIRST_TRIAL, *map(first_trial_with, sharing)}
     own = [own_first_trial(name) for title, arm in arms.items() if arm.advises_first for name in stored[title]]
@@ -123,29 +114,11 @@ def _check_actors(experiment: Experiment) -> None:
     if not section.actors:
         raise ConfigError("eval.actors_reflect: there are no eval.actors to write advice; name them or leave it out.")
     for name, arm in section.arms.items():
-        if isinstance(arm, ModelArm) and "model" in arm.model_fields_set:
+        if arm.models and "model" in arm.model_fields_set:
             raise ConfigError(
                 f"eval.arms.{name}.model: each of eval.actors writes its own advice (eval.actors_reflect); leave the "
                 "model out."
             )
-
-
-def _check_temperature(experiment: Experiment) -> None:
-    """Refuse `reflector.temperature`, which no command reads if the run neither has training facts nor is to have any.
-
-    The evaluation asks at `eval.temperature`.
-    """
-    if "temperature" not in experiment.reflector.model_fields_set or experiment.model_fields_set & {"collect", "train"}:
-        return
-    if any(map(best_of, reflector_models(experiment.eval.arms))):
-        return
-    if experiment.has_store:
-        with closing(open_store(experiment)) as store:
-            if any(map(is_for_training, store.arms())):
-                return
-    raise ConfigError(
-        "reflector.temperature is that of collect, and this run is only evaluated: set eval.temperature instead."
-    )
 
 
 def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
@@ -190,14 +163,14 @@ def refuse_adapter_trained_on(experiment: Experiment, name: str, folder: Path, t
 
 def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
     """Yield name and folder of each adapter that the experiment's own server serves for this evaluation."""
-    models = reflector_models(experiment.eval.arms) if experiment.reflector.endpoint.base_url is None else []
+    models = experiment.eval.reflector_models if experiment.reflector.endpoint.base_url is None else []
     for model in models:
         name = adapter_name(model)
         yield model, served_folder(experiment, name)
         if best_of(model):
             yield model, reward_folder(experiment, name)
     if actor_kind(experiment).asks_model and experiment.actor.endpoint.base_url is None:
-        for model in (experiment.actor.endpoint.model, *actor_models(experiment)):
+        for model in (experiment.actor.endpoint.model, *experiment.eval.actor_models):
             yield model, model_folder(experiment, adapter_name(model))
 
 
@@ -210,3 +183,90 @@ def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]
         if training.are_of(experiment)
         for task in (*training.tasks, *played)
     )
+
+
+def setting_of(experiment: Experiment) -> ArmSetting:
+    section = experiment.eval
+    return ArmSetting(
+        section.arms,
+        experiment.loop.trials,
+        section.temperature,
+        experiment.reflector.temperature,
+        extras(experiment.environment).kind_of,
+    )
+
+
+def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
+    """Return the config with the settings of the arm's retries."""
+    actor, loop, reflector = experiment.actor, experiment.loop, experiment.reflector
+    if arm.prompts is not None:
+        actor = actor.model_copy(update={"prompts": arm.prompts})
+    if arm.actor_temperature is not None:
+        actor = actor.model_copy(update={"temperature": arm.actor_temperature})
+    if isinstance(arm.actor_model, str):
+        endpoint = actor.endpoint.model_copy(update={"model": arm.actor_model})
+        actor = actor.model_copy(update={"endpoint": endpoint})
+    if arm.last_attempt is not None:
+        loop = loop.model_copy(update={"last_attempt": arm.last_attempt})
+    reflector = reflector.model_copy(update=arm.reflector_settings())
+    return experiment.model_copy(update={"actor": actor, "loop": loop, "reflector": reflector})
+
+
+def training_attempts(experiment: Experiment, runs: Sequence[str]) -> Iterator[Trajectory]:
+    """Yield the collected attempts of these runs; never those of an evaluation.
+
+    Stories with a mark of `train.leave_out` are left out.
+
+    Raises:
+        MissingInput: a run has none.
+    """
+    for run in runs:
+        source = experiment.model_copy(update={"run": run})
+        count = 0
+        if source.has_store:
+            with closing(open_whole_store(source)) as store:
+                for name in filter(is_rated, store.arms()):
+                    left_out = store.marks.tasks(name, experiment.train.leave_out)
+                    for key, attempt in store.stream_trajectories(name):
+                        if key.task_id not in left_out:
+                            count += 1
+                            yield attempt
+        if not count:
+            raise MissingInput(
+                f"No collected attempts of the run {run!r}: run `retroformer collect` for it first, or name another in "
+                "the arm's `runs`."
+            )
+
+
+def repetitions(experiment: Experiment) -> dict[str, Experiment]:
+    """Return the config for each of its actors; the config itself, under the empty name, if it has none."""
+    return {actor: with_actor(experiment, actor) for actor in experiment.eval.actors} or {"": experiment}
+
+
+def with_actor(experiment: Experiment, name: str) -> Experiment:
+    """Return the config for one of its actors, with arms named ACTOR/ARM so that their facts stay apart."""
+    section, endpoint = experiment.eval, experiment.eval.actors[name]
+    roles: dict[str, object] = {"actor": experiment.actor.model_copy(update={"endpoint": endpoint})}
+    if section.actors_reflect:
+        roles["reflector"] = experiment.reflector.model_copy(update={"endpoint": endpoint})
+    return _with_prefix(experiment.model_copy(update=roles), name, endpoint.model if section.actors_reflect else None)
+
+
+def with_repeat(experiment: Experiment, number: int) -> Experiment:
+    """Return the config for one of its repeats, with arms named `repeat NUMBER/ARM` so that their facts stay apart."""
+    return _with_prefix(experiment, f"repeat {number}")
+
+
+def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) -> Experiment:
+    """Return the config with arms named PREFIX/ARM; if `model` is given, it writes the advice of all model arms."""
+    section = experiment.eval
+    comparisons = tuple(
+        planned.model_copy(update={"first": f"{prefix}/{planned.first}", "second": f"{prefix}/{planned.second}"})
+        for planned in section.comparisons
+    )
+    named = {
+        "arms": {f"{prefix}/{name}": arm.with_prefix(prefix, model) for name, arm in section.arms.items()},
+        "examples": section.examples and tuple(f"{prefix}/{name}" for name in section.examples),
+        "comparisons": comparisons,
+    }
+    return experiment.model_copy(update={"eval": section.model_copy(update=named)})

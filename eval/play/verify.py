@@ -1,6 +1,5 @@
 """Checks before the first trial that served adapters are the trained ones; probes if they change the base's answer."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
@@ -26,7 +25,6 @@ class VerifiedModel(NamedTuple):
     verified: bool
     """False for an endpoint that cannot prove what it serves."""
     probe: str
-    """Greedy answer to the probe prompt."""
     differs_from_base: bool | None
 
 
@@ -42,7 +40,7 @@ async def verify_models(
     """
     prompt = _probe_prompt(store)
 
-    async def probed(model: str) -> str:
+    async def probe(model: str) -> str:
         language_model = components.connections.model(experiment.reflector.endpoint, model)
         try:
             answer = await language_model.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)
@@ -53,23 +51,20 @@ async def verify_models(
         return answer.text
 
     own_server = experiment.reflector.endpoint.base_url is None
-    base = await probed("base") if own_server and models else None
+    base = await probe("base") if own_server and models else None
     verified = []
     for model in models:
-        if own_server:
-            served = _check(experiment, components, model)
-            # Asked by its pinned name, the server answers with this adapter or refuses.
-            answer = await probed(f"{model}@{served[:12]}" if served else model)
-            # With greedy decoding, best-of-n over the base gives the base's own answer.
-            trained = served is not None and not model.startswith("base+")
-            verified.append(VerifiedModel(model, served, True, answer, answer != base if trained else None))
-        else:
-            verified.append(VerifiedModel(model, None, False, await probed(model), None))
+        served = _check(experiment, components, model) if own_server else None
+        # Asked by its pinned name, the server answers with this adapter or refuses.
+        answer = await probe(f"{model}@{served[:12]}" if served else model)
+        # With greedy decoding, best-of-n over the base gives the base's own answer.
+        trained = served is not None and not model.startswith("base+")
+        verified.append(VerifiedModel(model, served, own_server, answer, answer != base if trained else None))
     return verified
 
 
-def verify_actor(experiment: Experiment, components: Parts, others: Sequence[str] = ()) -> None:
-    """Compare the adapters of the actor, and of `others` that act in retries, with their folders.
+def verify_actor(experiment: Experiment, components: Parts) -> None:
+    """Compare the adapters of the actor, and of those that act in the retries of an arm, with their folders.
 
     This is possible only if the experiment's own server serves the actor.
 
@@ -79,7 +74,7 @@ def verify_actor(experiment: Experiment, components: Parts, others: Sequence[str
     """
     endpoint = experiment.actor.endpoint
     if actor_kind(experiment).asks_model and endpoint.base_url is None:
-        for model in (endpoint.model, *others):
+        for model in (endpoint.model, *experiment.eval.actor_models):
             components.connections.require_served(model)
             _check(experiment, components, model)
 

@@ -13,9 +13,9 @@ Only failed attempts are in a class, and an attempt may be in both.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.files.document import (
@@ -36,15 +36,15 @@ from retroformer.files.document import (
 from retroformer.method.records import Ending, Outcome, Task, Trajectory
 
 from ..measure.results import ArmResult, first_trials
-from .evaluation import Evaluated, each_seed
+from .evaluation import ReportInput, each_seed
 
 EPSILON = 30
 """Fewest actions of an attempt with inefficient planning."""
 OMEGA = 3
 """Most times that an attempt without a cycle has the same action with the same observation."""
-_CAUSES = 10
+_CAUSES_SHOWN = 10
 """Most causes of invalid attempts that are shown."""
-_ROWS = 30
+_MOST_ROWS = 30
 """Most rows of the table of single tasks: SALA's 14 tasks with two arms."""
 _CLASSES_NOTE = (
     "Share of tasks whose last attempt made by each trial failed and is in the class. ",
@@ -63,94 +63,70 @@ _ACTIONS_NOTE = (
 
 
 class Attempts:
-    """Chapters on the attempts of all arms."""
-
-    def __init__(self, evaluated: Evaluated) -> None:
-        self._evaluated = evaluated
-        self._groups = AttemptGroups(evaluated.results)
-        self._classes = ClassesByTrial(evaluated.results)
-        self._actions = ActionsByTrial(evaluated.results)
-        self._tasks = ActionsOfTasks(evaluated.tasks, evaluated.results)
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._evaluation = evaluation
+        self._groups = AttemptGroups(evaluation.results)
+        self._classes = ClassesByTrial(evaluation.results)
+        self._actions = ActionsByTrial(evaluation.results)
+        self._tasks = ActionsOfTasks(evaluation.tasks, evaluation.results)
 
     def add(self, facts: TaskFacts) -> None:
-        """Count the attempts at one task."""
         for counter in (self._groups, self._classes, self._actions, self._tasks):
             counter.add(facts)
 
     def chapters(self) -> Iterator[Chapter]:
-        """Yield the chapters."""
         groups = self._groups
         yield chapter("How attempts ended", groups.endings(), groups.failure_classes())
         yield chapter("Failure classes by trial", _CLASSES_NOTE, self._classes.table())
         yield chapter("Actions of each task by trial", _ACTIONS_NOTE, self._actions.table(), self._tasks.table())
-        if any(counts.judged for counts in groups.counts.values()):
+        if any(groups.judged.values()):
             yield chapter("How the agent judged its own attempts", groups.judgements())
-        if causes := invalid_causes(self._evaluated):
-            yield chapter("Why attempts were invalid", causes)
-
-
-def invalid_causes(evaluated: Evaluated) -> Listing | None:
-    """Return the causes of invalid attempts, most common first; None if there are none."""
-    seeds = [seed for arm in evaluated.results for seed in arm.seeds]
-    arms = dict.fromkeys(name for seed in seeds for name in (seed.first_trial, seed.stored))
-    causes = evaluated.store.cause_counts(list(arms), _CAUSES)
-    items = tuple(Cell(words=f"{count} x {cause}", value=count) for cause, count in causes)
-    return Listing(items=items) if items else None
-
-
-@dataclass
-class AttemptCounts:
-    """Counts over a group of attempts: how they ended, why they failed, and how the agent judged them."""
-
-    endings: Counter[str] = field(default_factory=Counter)
-    failed: int = 0
-    hallucinated: int = 0
-    inefficient: int = 0
-    judged: Counter[tuple[bool, bool]] = field(default_factory=Counter)
-    """Number of attempts that the agent judged itself, by (agent judged success, task solved)."""
-
-    def add(self, attempt: Trajectory) -> None:
-        """Count one more attempt."""
-        self.endings[attempt.ending.value] += 1
-        if attempt.outcome is Outcome.FAILURE:
-            self.failed += 1
-            self.hallucinated += hallucinated(attempt)
-            self.inefficient += planned_inefficiently(attempt)
-        if attempt.judged is not None:
-            self.judged[attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
+        seeds = [seed for arm in self._evaluation.results for seed in arm.seeds]
+        arms = dict.fromkeys(name for seed in seeds for name in (seed.first_trial, seed.stored))
+        if causes := self._evaluation.store.cause_counts(list(arms), _CAUSES_SHOWN):
+            items = tuple(Cell(words=f"{count} x {cause}", value=count) for cause, count in causes)
+            yield chapter("Why attempts were invalid", Listing(items=items))
 
 
 class AttemptGroups:
     """Counts over the attempts of each trial 0, which arms share, and over the retries of each arm."""
 
     def __init__(self, results: Sequence[ArmResult]) -> None:
-        self._retries = {seed.stored: f"{arm.name}, retries" for arm in results for seed in arm.seeds}
-        self._arms = {f"{arm.name}, retries": arm.name for arm in results}
         self._firsts = dict[str, str]()
         """Group of each trial 0, by the name in the store of the first arm that has it."""
         for trial, arms in first_trials(results).items():
             of_arms = ", ".join(arm.name for arm in arms)
             seed = next(seed for seed in arms[0].seeds if seed.first_trial == trial)
             self._firsts[seed.stored] = "trial 0, shared" if arms[0].shares_first else f"trial 0 of {of_arms}"
-        self.counts = {name: AttemptCounts() for name in (*self._firsts.values(), *self._retries.values())}
+        self._retries = {seed.stored: f"{arm.name}, retries" for arm in results for seed in arm.seeds}
+        names = dict.fromkeys((*self._firsts.values(), *self._retries.values()))
+        self._endings = {name: Counter[str]() for name in names}
+        self._failed = {name: Counter[str]() for name in names}
+        self.judged = {name: Counter[tuple[bool, bool]]() for name in names}
+        """Number of attempts that the agent judged itself, by (agent judged success, task solved)."""
+        self._cells = {name: Cell(words=name) for name in names}
+        self._cells |= {f"{arm.name}, retries": arm_cell(arm.name, f"{arm.name}, retries") for arm in results}
 
     def add(self, facts: TaskFacts) -> None:
-        """Count the attempts at one task."""
         for stored, seed in facts.seeds.items():
             for trial, attempt in seed.attempts.items():
                 group = self._retries[stored] if trial else self._firsts.get(stored)
                 if group is not None:
-                    self.counts[group].add(attempt)
+                    self._add(group, attempt)
 
-    def _cell(self, group: str) -> Cell:
-        return arm_cell(self._arms[group], group) if group in self._arms else Cell(words=group)
+    def _add(self, group: str, attempt: Trajectory) -> None:
+        self._endings[group][attempt.ending.value] += 1
+        if attempt.outcome is Outcome.FAILURE:
+            self._failed[group].update(
+                all=1, hallucinated=is_hallucination(attempt), inefficient=is_inefficient(attempt)
+            )
+        if attempt.judged is not None:
+            self.judged[group][attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
 
     def endings(self) -> Table:
-        """Return how often attempts ended in each way."""
-        names = sorted(set[str]().union(*(counts.endings for counts in self.counts.values())))
+        names = sorted(set[str]().union(*self._endings.values()))
         rows = [
-            [self._cell(group), *(number(counts.endings[name]) for name in names)]
-            for group, counts in self.counts.items()
+            [self._cells[group], *(number(counts[name]) for name in names)] for group, counts in self._endings.items()
         ]
         return table(["arm", *names], rows, "Number of attempts by how they ended.")
 
@@ -158,12 +134,12 @@ class AttemptGroups:
         """Return in how many failed attempts of each group the agent hallucinated or planned inefficiently, or both."""
         rows = [
             [
-                self._cell(group),
-                number(counts.failed),
-                share(counts.hallucinated, counts.failed),
-                share(counts.inefficient, counts.failed),
+                self._cells[group],
+                number(counts["all"]),
+                share(counts["hallucinated"], counts["all"]),
+                share(counts["inefficient"], counts["all"]),
             ]
-            for group, counts in self.counts.items()
+            for group, counts in self._failed.items()
         ]
         header = ["arm", "failed attempts", "hallucination", "inefficient planning"]
         return table(header, rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
@@ -178,26 +154,31 @@ class AttemptGroups:
         }
         rows = [
             [
-                self._cell(group),
-                *(number(counts.judged[kind]) for kind in kinds),
-                share(counts.judged[True, True] + counts.judged[False, False], counts.judged.total()),
+                self._cells[group],
+                *(number(counts[kind]) for kind in kinds),
+                share(counts[True, True] + counts[False, False], counts.total()),
             ]
-            for group, counts in self.counts.items()
-            if counts.judged
+            for group, counts in self.judged.items()
+            if counts
         ]
         return table(["arm", *kinds.values(), "right"], rows, "The agent's own judgements against the true outcomes.")
 
 
-def hallucinated(attempt: Trajectory) -> bool:
+def is_hallucination(attempt: Trajectory) -> bool:
     """Return True if the agent repeated an action at once and got the same observation, or went in a cycle."""
     seen = [(step.action, step.observation) for step in attempt.steps]
     at_once = any(step == following for step, following in pairwise(seen))
     return at_once or attempt.ending is Ending.REPETITION or max(Counter(seen).values(), default=0) > OMEGA
 
 
-def planned_inefficiently(attempt: Trajectory) -> bool:
-    """Return True if the agent took at least 30 actions."""
+def is_inefficient(attempt: Trajectory) -> bool:
     return len(attempt.steps) >= EPSILON
+
+
+def _valid_attempts(seed: SeedFacts, trials: int) -> dict[int, Trajectory]:
+    """Return the attempts by trial; one that the infrastructure spoiled says nothing about the agent."""
+    attempts = {trial: seed.attempts.get(trial) for trial in range(trials)}
+    return {trial: made for trial, made in attempts.items() if made is not None and made.outcome is not Outcome.INVALID}
 
 
 class ClassesByTrial:
@@ -209,61 +190,40 @@ class ClassesByTrial:
 
     def __init__(self, results: Sequence[ArmResult]) -> None:
         self._results = results
-        self._trials = len(results[0].solved_NT) if results else 0
+        self._trials = range(len(results[0].solved_NT) if results else 0)
         self._tasks = Counter[str]()
-        self._counts: Mapping[str, Counter[tuple[str, int]]] = {arm.name: Counter() for arm in results}
-        """Number of tasks in each class after each trial."""
+        self._counts = Counter[tuple[str, str, int]]()
+        """Number of tasks by arm, class and trial."""
 
     def add(self, facts: TaskFacts) -> None:
         """Count one task; it is left out of arms without a trial 0."""
         for arm, seed in each_seed(self._results, facts):
-            first = seed.attempts.get(0)
-            if first is not None and first.outcome is not Outcome.INVALID:
-                self._tasks[arm.name] += 1
-                self._add(arm, seed)
-
-    def _add(self, arm: ArmResult, seed: SeedFacts) -> None:
-        counts, last = self._counts[arm.name], None
-        for trial in range(self._trials):
-            made = seed.attempts.get(trial)
-            # An attempt that the infrastructure spoiled says nothing about the agent.
-            last = last if made is None or made.outcome is Outcome.INVALID else made
-            if last is None:
+            attempts = _valid_attempts(seed, len(self._trials))
+            if (last := attempts.get(0)) is None:
                 continue
-            if last.outcome is Outcome.SUCCESS:
-                if arm.last_counts:
-                    continue
-                return  # A game that is won stays won, even if the agent plays it again.
-            counts["all failures", trial] += 1
-            counts["hallucination", trial] += hallucinated(last)
-            counts["inefficient planning", trial] += planned_inefficiently(last)
+            self._tasks[arm.name] += 1
+            for trial in self._trials:
+                last = attempts.get(trial, last)
+                if last.outcome is Outcome.SUCCESS:
+                    if arm.last_counts:
+                        continue
+                    break  # A game that is won stays won, even if the agent plays it again.
+                self._counts[arm.name, "all failures", trial] += 1
+                self._counts[arm.name, "hallucination", trial] += is_hallucination(last)
+                self._counts[arm.name, "inefficient planning", trial] += is_inefficient(last)
 
     def table(self) -> Table:
-        """Return one row for each arm and class with a column for each trial."""
-        trials = range(self._trials)
         rows = [
-            [arm_cell(name), title, *(share(counts[title, trial], self._tasks[name]) for trial in trials)]
-            for name, counts in self._counts.items()
+            [
+                arm_cell(arm.name),
+                title,
+                *(share(self._counts[arm.name, title, trial], self._tasks[arm.name]) for trial in self._trials),
+            ]
+            for arm in self._results
             for title in ("hallucination", "inefficient planning", "all failures")
         ]
-        header: Header = ["arm", "class", *trial_columns(trials)]
+        header: Header = ["arm", "class", *trial_columns(self._trials)]
         return table(header, rows, "Share of tasks in each failure class, by trial.")
-
-
-@dataclass
-class _Mean:
-    """Mean of some counts; a dash if there are none."""
-
-    total: int = 0
-    count: int = 0
-
-    def add(self, value: int) -> None:
-        self.total += value
-        self.count += 1
-
-    @property
-    def cell(self) -> Cell:
-        return number(self.total / self.count, ".1f", f" ({self.count})") if self.count else Cell(words=DASH)
 
 
 class ActionsByTrial:
@@ -276,40 +236,33 @@ class ActionsByTrial:
     def __init__(self, results: Sequence[ArmResult]) -> None:
         self._results = results
         self._trials = len(results[0].solved_NT) if results else 0
-        self._means = defaultdict[tuple[str, str, int | None], _Mean](_Mean)
-        """Means by arm, `solved` or `all`, and trial; None: all trials together."""
+        self._counts = defaultdict[tuple[str, str, int | None], list[int]](list)
+        """Numbers of actions by arm, `solved` or `all`, and trial; None: all trials together."""
 
     def add(self, facts: TaskFacts) -> None:
-        """Count one task."""
         for arm, seed in each_seed(self._results, facts):
-            self._add(arm, seed)
-
-    def _add(self, arm: ArmResult, seed: SeedFacts) -> None:
-        attempts = {
-            trial: attempt
-            for trial, attempt in seed.attempts.items()
-            if trial < self._trials and attempt.outcome is not Outcome.INVALID
-        }
-        if not attempts:
-            return
-        solving = [trial for trial, attempt in attempts.items() if attempt.outcome is Outcome.SUCCESS]
-        for trial, attempt in attempts.items():
-            for title in ("solved", "all") if trial in solving else ("all",):
-                self._means[arm.name, title, trial].add(len(attempt.steps))
-        won = max(attempts) in solving or (solving and not arm.last_counts)
-        for title in ("solved", "all") if won else ("all",):
-            self._means[arm.name, title, None].add(sum(len(attempt.steps) for attempt in attempts.values()))
+            if attempts := _valid_attempts(seed, self._trials):
+                lengths: dict[int | None, int] = {trial: len(attempt.steps) for trial, attempt in attempts.items()}
+                solving = {trial for trial, attempt in attempts.items() if attempt.outcome is Outcome.SUCCESS}
+                won = max(attempts) in solving or (solving and not arm.last_counts)
+                for trial, length in (lengths | {None: sum(lengths.values())}).items():
+                    self._counts[arm.name, "all", trial].append(length)
+                    if won if trial is None else trial in solving:
+                        self._counts[arm.name, "solved", trial].append(length)
 
     def table(self) -> Table:
-        """Return two rows for each arm."""
         trials = (*range(self._trials), None)
         rows = [
-            [arm_cell(arm.name), title, *(self._means[arm.name, title, trial].cell for trial in trials)]
+            [arm_cell(arm.name), title, *(_mean(self._counts[arm.name, title, trial]) for trial in trials)]
             for arm in self._results
             for title in ("solved", "all")
         ]
         header: Header = ["arm", "tasks", *trial_columns(range(self._trials)), "all trials"]
         return table(header, rows, "Mean number of actions, by trial and at a task together.")
+
+
+def _mean(counts: Sequence[int]) -> str | Cell:
+    return number(fmean(counts), ".1f", f" ({len(counts)})") if counts else DASH
 
 
 class ActionsOfTasks:
@@ -318,7 +271,7 @@ class ActionsOfTasks:
     def __init__(self, tasks: Sequence[Task], results: Sequence[ArmResult]) -> None:
         self._names = {seed.stored: seed.name for arm in results for seed in arm.seeds}
         self._trials = len(results[0].solved_NT) if results else 0
-        self._shown = [task.id for task in tasks][: max(1, _ROWS // max(1, len(self._names)))]
+        self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // max(1, len(self._names)))]
         self._tasks = len(tasks)
         self._rows = dict[str, list[list[Cell]]]()
 

@@ -4,14 +4,12 @@ Arms with the same number of trials do not cost the same: advice is paid for, an
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
-
-import numpy as np
 
 from retroformer.agents.arms.arm import Arm
 from retroformer.config.adapters import served_folder
@@ -19,58 +17,47 @@ from retroformer.config.arm_names import LIVE, WRITTEN, is_rated
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.config.storage import open_store
-from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.environments.extras import TaskFacts
 from retroformer.files.document import DASH, Cell, Chapter, Table, arm_cell, chapter, number, table
-from retroformer.method.records import Outcome, Trajectory, Usage
+from retroformer.method.records import Outcome, Usage
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from ..measure.results import ArmResult
-from .evaluation import Evaluated, each_seed
+from .evaluation import ReportInput, each_seed
 
-SHARES = (0.25, 0.5, 0.75, 1.0)
+BUDGET_SHARES = (0.25, 0.5, 0.75, 1.0)
 """Budgets, as shares of the largest spending on a task."""
 
+_Spending = list[tuple[float, float]]
 
-@dataclass
-class _Spending:
-    """Spending on the tasks of an arm, in one currency."""
 
-    to_solve: list[float] = field(default_factory=list)
-    """Spending up to the success that counts at each task; infinite if there was none."""
-    most: float = 0.0
-    """Largest spending on one task."""
-
-    def add(self, spent: Sequence[tuple[float, bool]], *, last_counts: bool) -> None:
-        """Add a task: the spending on each trial, and whether it solved the task.
-
-        The first success counts; if the last attempt does, the first after the last failure.
-        """
-        total, first = 0.0, math.inf
-        for cost, solved in spent:
-            total += cost
-            if solved:
-                first = min(first, total)
-            elif last_counts:
-                first = math.inf
-        self.to_solve.append(first)
-        self.most = max(self.most, total)
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens
 
 
 class EqualBudget:
     """Chapter on the tasks solved within a budget of tokens or calls per task, actor and reflector together."""
 
-    def __init__(self, evaluated: Evaluated) -> None:
-        self._arms = evaluated.results
-        self._tokens, self._calls = ({arm.name: _Spending() for arm in self._arms} for _ in range(2))
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._arms = evaluation.results
+        self._tokens, self._calls = (dict[str, _Spending]((arm.name, []) for arm in self._arms) for _ in range(2))
+        """Spending up to the success that counts, infinite without one, and in all, at each task by arm."""
 
     def add(self, facts: TaskFacts) -> None:
         """Count one task; training seeds of an arm count as tasks of their own."""
         for arm, seed in each_seed(self._arms, facts):
-            if trials := [(usage, attempt.outcome is Outcome.SUCCESS) for usage, attempt in _trials(seed)]:
-                tokens = [(_tokens(usage), won) for usage, won in trials]
-                self._tokens[arm.name].add(tokens, last_counts=arm.last_counts)
-                calls = [(usage.calls, won) for usage, won in trials]
-                self._calls[arm.name].add(calls, last_counts=arm.last_counts)
+            valid = [trial for trial in sorted(seed.attempts) if seed.attempts[trial].outcome is not Outcome.INVALID]
+            if not valid:
+                continue
+            won = [seed.attempts[trial].outcome is Outcome.SUCCESS for trial in valid]
+            # The first success counts; if the last attempt does, the first after the last failure.
+            lost = [place for place, solved in enumerate(won) if not solved]
+            counting = max(lost, default=-1) + 1 if arm.last_counts else [*won, True].index(True)
+            advice = {trial: reflection.usage for trial, reflection in seed.reflections.items()}
+            usages = [seed.attempts[trial].usage + advice.get(trial, Usage()) for trial in valid]
+            for spent, costs in ((self._tokens, map(_tokens, usages)), (self._calls, (one.calls for one in usages))):
+                totals = list(accumulate(costs))
+                spent[arm.name].append(([*totals, math.inf][counting], totals[-1]))
 
     def chapters(self) -> Iterator[Chapter]:
         """Yield the chapter, if any arm has spent anything."""
@@ -79,32 +66,24 @@ class EqualBudget:
             yield chapter("Solved within equal budgets", *shown)
 
 
-def _trials(seed: SeedFacts) -> list[tuple[Usage, Trajectory]]:
-    """Return each valid attempt in order, with the usage of the attempt and of the advice that it read."""
-    return [
-        (attempt.usage + seed.reflections[trial].usage if trial in seed.reflections else attempt.usage, attempt)
-        for trial, attempt in sorted(seed.attempts.items())
-        if attempt.outcome is not Outcome.INVALID
-    ]
-
-
-def _budget_table(spending: dict[str, _Spending], unit: str) -> Table | None:
-    most = max((spent.most for spent in spending.values()), default=0.0)
+def _budget_table(spending: Mapping[str, _Spending], unit: str) -> Table | None:
+    most = max((total for spent in spending.values() for _, total in spent), default=0.0)
     if not most:
         return None
-    budgets = sorted({math.ceil(share * most) for share in SHARES})
+    budgets = sorted({math.ceil(share * most) for share in BUDGET_SHARES})
     rows = [
-        [arm_cell(name), *(number(float(np.mean(np.array(spent.to_solve) <= budget)), ".3f") for budget in budgets)]
+        [
+            arm_cell(name),
+            *(number(fmean(to_solve <= budget for to_solve, _ in spent), ".3f") for budget in budgets),
+        ]
         for name, spent in spending.items()
-        if spent.to_solve
+        if spent
     ]
     header = ["arm", *(f"{budget:,} {unit} per task" for budget in budgets)]
     return table(header, rows, f"Share of tasks solved within a budget of {unit}.")
 
 
 class _Cost(NamedTuple):
-    """Cost of one training seed."""
-
     experience: Usage
     """Model calls of actor and reflector to collect the experience."""
     tokens: int
@@ -113,9 +92,11 @@ class _Cost(NamedTuple):
     """CPU time of training, in all stages; None if one of them was resumed, which measured only the rest."""
 
 
-def making(evaluated: Evaluated) -> Iterator[Chapter]:
+def arm_costs(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield what each arm with a training run cost to make and takes to use, if there is one."""
-    costs = [(arm, _costs(evaluated.experiment, evaluated.experiment.eval.arms[arm.name])) for arm in evaluated.results]
+    costs = [
+        (arm, _costs(evaluation.experiment, evaluation.experiment.eval.arms[arm.name])) for arm in evaluation.results
+    ]
     rows = [_row(arm, by_seed) for arm, by_seed in costs if by_seed]
     header = ["arm", "calls to collect", "tokens to collect", "tokens trained on", "CPU-s of training"]
     header += ["calls per task to use", "tokens per task to use"]
@@ -154,7 +135,7 @@ def _cost(experiment: Experiment, model: str) -> _Cost | None:
         return None
     # The copy of a promoted adapter lies deeper in the folder of its run.
     run = experiment.folder if experiment.folder in folder.parents else folder.parent
-    stages = list(_stages_behind(folder, run))
+    stages = list(_source_stages(folder, run))
     played = [LIVE] if any(stage.inputs.get("optimizer", {}).get("reward") == "live" for stage in stages) else []
     usage = _usage(experiment, run.name, *played)
     seconds = [stage.whole_cpu_seconds for stage in stages]
@@ -162,7 +143,7 @@ def _cost(experiment: Experiment, model: str) -> _Cost | None:
     return _Cost(usage, sum(stage.tokens for stage in stages), sum(whole) if len(whole) == len(seconds) else None)
 
 
-def _stages_behind(folder: Path, run: Path) -> Iterator[StageMetrics]:
+def _source_stages(folder: Path, run: Path) -> Iterator[StageMetrics]:
     """Yield the metrics of an adapter, and once each of those in its run from which it was trained."""
     here = [read_metrics(path.parent) for path in run.glob(f"*/{METRICS}")]
     by_sha256 = {stage.adapter_sha256: stage for stage in here}
@@ -184,7 +165,3 @@ def _usage(experiment: Experiment, run: str, *also: str) -> Usage:
     with closing(open_store(source)) as store:
         arms = [arm for arm in store.arms() if is_rated(arm) or arm in (WRITTEN, *also)]
         return sum((store.usage(arm) for arm in arms), start=Usage())
-
-
-def _tokens(usage: Usage) -> int:
-    return usage.prompt_tokens + usage.completion_tokens

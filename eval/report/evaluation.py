@@ -12,9 +12,7 @@ from retroformer.environments.registry import extras
 from retroformer.method.records import Task
 from retroformer.run.store import Store
 
-from ..measure.rates import Rates, rates_of
-from ..measure.results import ArmResult
-from ..play.arm_settings import actor_models
+from ..measure.results import ArmResult, Rates, rates_of
 from ..play.verify import VerifiedModel
 
 _TASKS_AT_ONCE = 100
@@ -22,7 +20,7 @@ _TASKS_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class ReportInput:
     """Config, tasks, results and verified models of an evaluation."""
 
     experiment: Experiment
@@ -37,13 +35,12 @@ class Evaluated:
 
     @cached_property
     def rates(self) -> Rates:
-        """Rates of all arms with their intervals."""
         return rates_of(self.results, self.experiment.seed)
 
     @property
     def models(self) -> list[str]:
         """Names of the models that wrote advice, and of those that acted in the retries of an arm."""
-        return [*(model.model for model in self.verified), *actor_models(self.experiment)]
+        return [*(model.model for model in self.verified), *self.experiment.eval.actor_models]
 
     @property
     def clusters(self) -> list[str]:
@@ -52,6 +49,11 @@ class Evaluated:
         clusters = [cluster_of(task) for task in self.tasks] if cluster_of else []
         return clusters if len(set(clusters)) < len(clusters) else []
 
+    def reads_solution(self, name: str) -> bool:
+        """Return True if the advice of this arm uses the solution, which no reflector sees."""
+        arm = self.experiment.eval.arms.get(name)
+        return arm is not None and arm.reads_solution
+
     @property
     def reference(self) -> str:
         """Arm that all others are compared with: the first."""
@@ -59,7 +61,6 @@ class Evaluated:
 
     @property
     def folder(self) -> Path:
-        """Folder of the report."""
         return self.experiment.report_folder / self.name
 
     def facts(self) -> Iterator[TaskFacts]:

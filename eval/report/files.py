@@ -13,8 +13,7 @@ from retroformer.files import durable
 from retroformer.files.bounded import MIB, read_bytes
 from retroformer.files.document import Chapter, Report
 
-from ..measure.rates import with_seeds
-from ..measure.results import ArmResult
+from ..measure.results import ArmResult, arms_and_seeds
 from ..view import charts
 from .html import to_html
 from .markdown import to_markdown
@@ -32,14 +31,13 @@ def report_of(experiment: Experiment, title: str, chapters: Iterable[Chapter], r
         chapters=tuple(chapters),
         arms={
             arm.name: arm.stored_names if isinstance(arm, ArmResult) else (arm.stored,)
-            for arm in with_seeds(list(results))
+            for arm in arms_and_seeds(list(results))
         },
     )
     return Report.model_validate(_redacted(report.model_dump()))
 
 
 def write_files(report: Report, folder: Path) -> Path:
-    """Write all files of the report; return the path of report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     durable.write_text(folder / FILE, report.model_dump_json(indent=1, exclude_defaults=True))
     durable.write_text(folder / "report.md", to_markdown(report))

@@ -32,24 +32,33 @@ from retroformer.files.document import (
     number,
     strong,
     table,
+    unbroken,
 )
 from retroformer.run.store import Store
 
-from ..measure.rates import Comparison, Rates, among, comparison, failed_at_first, paired_difference, sharing
-from ..measure.results import ArmResult, first_trials
-from ..measure.statistics import DRAWS, Groups, MeanInterval, bootstrap_seeds
-from .evaluation import Evaluated
-from .solved import interval_cell, shown_p
+from ..measure.results import (
+    ArmResult,
+    Comparison,
+    Rates,
+    comparison,
+    first_failures,
+    first_trials,
+    paired_difference,
+    select_tasks,
+    shared_first_arm,
+)
+from ..measure.statistics import DRAWS, Groups, bootstrap_seeds
+from .evaluation import ReportInput
+from .solved import interval_cell, plain_p
 
 _OFFSET = 0.015
 """Horizontal offset between lines, as a share of the axis, so that their intervals do not overlap."""
 
 
-class Measured(NamedTuple):
+class Claim(NamedTuple):
     """What an arm solved, and how that compares with another arm."""
 
     share: float
-    """Share of the tasks solved by the last trial."""
     tasks: int
     attempts: int
     compared: Comparison
@@ -73,78 +82,70 @@ class Measured(NamedTuple):
         low, high = (-high, -low) if self.relation == "fewer" else (low, high)
         if self.compared.p_value is None:
             return (f"(95% interval over training seeds and tasks: {low:.1f} to {high:.1f})",)
-        return (f"(95% interval over tasks: {low:.1f} to {high:.1f}; ", shown_p(self.compared), ")")
+        p_value = plain_p(self.compared.p_value)
+        shown = unbroken(f"p {p_value}" if p_value.startswith("<") else f"p = {p_value}")
+        return (f"(95% interval over tasks: {low:.1f} to {high:.1f}; ", shown, ")")
 
     @property
     def points(self) -> str:
         return f"{100 * abs(self.compared.difference.mean):.1f} points {self.relation}"
 
 
-def front(evaluated: Evaluated) -> Iterator[Chapter]:
+def front(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the front, a chapter without a title."""
-    rates, parts = evaluated.rates, list[Part | Words]()
-    if len(evaluated.results) > 1:
-        parts += verdict(evaluated)
-    parts.append(solved_figure(evaluated.experiment, rates))
-    if len(evaluated.results) > 1:
-        parts.append(difference_figure(rates, evaluated.reference))
-    yield chapter("", *parts, _how_to_read(evaluated))
+    rates, parts = evaluation.rates, list[Part | Words]()
+    if len(evaluation.results) > 1:
+        parts += verdict(evaluation)
+    parts.append(solved_figure(evaluation.experiment, rates))
+    if len(evaluation.results) > 1:
+        parts.append(difference_figure(rates, evaluation.reference))
+    yield chapter("", *parts, _how_to_read(evaluation))
 
 
-def verdict(evaluated: Evaluated) -> Iterator[Listing | Words]:
+def verdict(evaluation: ReportInput) -> Iterator[Listing | Words]:
     """Yield a sentence for every other arm, which claims a difference only if its interval excludes 0.
 
     Of two models the exact test must agree. The last sentences compare each arm of `eval.examples` with the one before
     it, such as a stage of training with the stage that it started from. If tasks are unfinished, each sentence also
     gives the interval with these counted as failures, and the first line names the arms whose verdict they change.
     """
-    rates, reference = evaluated.rates, evaluated.reference
+    rates, reference = evaluation.rates, evaluation.reference
     pairs = [(arm.name, reference) for arm in rates.finished if arm.name != reference]
-    steps = pairwise(evaluated.experiment.eval.examples or ())
+    steps = pairwise(evaluation.experiment.eval.examples or ())
     pairs += [(after, before) for before, after in steps if (after, before) not in pairs]
     items, disputed = [], dict[str, None]()
     for name, other in pairs:
-        shown: Spans = (strong(name), *[" (a yardstick)"] * is_yardstick(evaluated.experiment, name))
-        measured = [_measured(arms, name, other, rates) for arms in rates.views]
-        words = _sentences(shown, (emphasis(other),), measured, rates)
-        items.append(Cell(words=words, value=measured[0].compared.difference.mean, arms=(name, other)))
-        if len({one.relation for one in measured}) > 1:
+        shown: Spans = (strong(name), *[" (a yardstick)"] * evaluation.reads_solution(name))
+        claims = [_claim(arms, name, other, rates) for arms in rates.views]
+        # Unfinished tasks are in the last view, which is the only one if no task is finished.
+        counted = [bool(rates.unfinished) and one is claims[-1] for one in claims]
+        sentences = [
+            sentence(shown, (emphasis(other),), one, ", with unfinished ones counted as failures" if all_tasks else "")
+            for one, all_tasks in zip(claims, counted, strict=True)
+        ]
+        items.append(Cell(words=joined(" ", sentences), value=claims[0].compared.difference.mean, arms=(name, other)))
+        if len({one.relation for one in claims}) > 1:
             disputed[name] = None
     if rates.unfinished:
         yield _warning(rates, list(disputed))
     yield Listing(items=tuple(items))
 
 
-def is_yardstick(experiment: Experiment, name: str) -> bool:
-    """True if the advice of this arm uses the solution, which no reflector sees."""
-    arm = experiment.eval.arms.get(name)
-    return arm is not None and arm.reads_solution
-
-
-def sentence(first: Spans, second: Spans, measured: Measured, condition: str = "") -> Spans:
+def sentence(first: Spans, second: Spans, claim: Claim, condition: str = "") -> Spans:
     """Return a sentence that can be quoted without the rest of the report."""
-    if measured.relation:
-        solves = f" solves {measured.solved}{condition}, {measured.points} than "
-        return (*first, solves, *second, " ", *measured.interval, ".")
-    solved = f" ({measured.solved}{condition}) and "
-    points = f": {100 * measured.compared.difference.mean:.1f} points "
-    no_difference = "The data do not show a difference between "
-    return (no_difference, *first, solved, *second, points, *measured.interval, ".")
+    if claim.relation:
+        solves = f" solves {claim.solved}{condition}, {claim.points} than "
+        return (*first, solves, *second, " ", *claim.interval, ".")
+    solved = f" ({claim.solved}{condition}) and "
+    points = f": {100 * claim.compared.difference.mean:.1f} points "
+    return ("The data do not show a difference between ", *first, solved, *second, points, *claim.interval, ".")
 
 
-def _measured(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> Measured:
+def _claim(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> Claim:
     by_name = {arm.name: arm for arm in arms}
     solved_NT = by_name[first].solved_NT
     compared = comparison(by_name[first], by_name[second], rates.intervals)
-    return Measured(float(solved_NT[-1].mean()), solved_NT.shape[1], len(solved_NT), compared)
-
-
-def _sentences(first: Spans, second: Spans, measured: Sequence[Measured], rates: Rates) -> Words:
-    counted = ", with unfinished ones counted as failures"
-    if rates.unfinished and len(measured) == 1:
-        return sentence(first, second, measured[0], counted)
-    sentences = [sentence(first, second, one, counted if number else "") for number, one in enumerate(measured)]
-    return joined(" ", sentences)
+    return Claim(float(solved_NT[-1].mean()), solved_NT.shape[1], len(solved_NT), compared)
 
 
 def _warning(rates: Rates, disputed: Sequence[str]) -> Words:
@@ -163,14 +164,13 @@ def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
     If tasks are unfinished, dotted lines and a second number give the shares with these counted as failures.
     """
     solid, *dotted = rates.views
+    trials = range(len(solid[0].solved_NT))
     order = sorted(range(len(solid)), key=lambda index: -float(solid[index].solved_NT[-1].mean()))
     series = []
     for rank, index in enumerate(order):
-        intervals = [
-            rates.intervals.of(solid[index].solved_by(trial)) for trial, _ in enumerate(solid[index].solved_NT)
-        ]
-        offset = _OFFSET * (len(intervals) - 1) * (rank - (len(solid) - 1) / 2)
-        x = [trial + 1 + (offset if trial else 0.0) for trial in range(len(intervals))]
+        intervals = [rates.intervals.of(solid[index].solved_by(trial)) for trial in trials]
+        offset = _OFFSET * (len(trials) - 1) * (rank - (len(solid) - 1) / 2)
+        x = [trial + 1 + (offset if trial else 0.0) for trial in trials]
         others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]
         series.append(
             Series(
@@ -181,12 +181,11 @@ def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
                 note=f"{intervals[-1].mean:.2f}" + "".join(f" ({shares[-1]:.2f})" for shares in others),
             )
         )
-    trials = len(solid[0].solved_NT)
     chart = LineChart(
         x_title="attempts allowed",
         y_title="share of held-out tasks solved",
         series=tuple(series),
-        x_ticks=tuple(range(1, trials + 1)),
+        x_ticks=tuple(trial + 1 for trial in trials),
         y_ticks=(0.0, 0.25, 0.5, 0.75, 1.0),
     )
     return Figure(name="solved", caption=_caption(experiment, rates), chart=chart)
@@ -210,8 +209,7 @@ def difference_figure(rates: Rates, reference: str) -> Figure:
     for name, arm in arms.items():
         if name != reference:
             compared = comparison(arm, arms[reference], rates.intervals)
-            mean, low, high = compared.difference
-            rows.append(IntervalRow(name=name, mean=mean, low=low, high=high, claimed=compared.claimed))
+            rows.append(IntervalRow(name=name, **compared.difference._asdict(), claimed=compared.claimed))
     rows.sort(key=lambda row: -row.mean)
     caption = (
         f"Share of tasks solved by the last trial minus that of {reference}, paired by task, with 95% intervals. "
@@ -221,10 +219,22 @@ def difference_figure(rates: Rates, reference: str) -> Figure:
     return Figure(name="differences", caption=caption, chart=chart)
 
 
-def _how_to_read(evaluated: Evaluated) -> Words:
-    rates, experiment = evaluated.rates, evaluated.experiment
+def _how_to_read(evaluation: ReportInput) -> Words:
+    rates, experiment = evaluation.rates, evaluation.experiment
+    counts = Counter(task.split for task in evaluation.tasks)
+    splits: Spans = ("split ", *map(code, counts))
+    if len(counts) > 1:
+        splits = ("splits ", *joined(" and ", ((code(split), f" ({count})") for split, count in counts.items())))
+    unfinished = "No task was left unfinished."
+    if rates.unfinished:
+        unfinished = (
+            f"The infrastructure left {rates.unfinished} tasks unfinished in some arm, so every rate is given twice: "
+            "over the tasks that every arm finished, and over all tasks with unfinished ones counted as failures. From "
+            "the first missing trial of an arm on, a task counts as unsolved with return 0; earlier trials keep their "
+            "results. Run the same command again to finish them."
+        )
     seeds: Spans = ("they do not cover variation between training seeds.",)
-    if any(arm.pooled for arm in evaluated.results):
+    if any(arm.pooled for arm in evaluation.results):
         seeds = (
             "if an arm pools training seeds, seeds and tasks are resampled together, and the interval covers other "
             "tasks and other training seeds (with few seeds it is a little too narrow); ",
@@ -233,53 +243,27 @@ def _how_to_read(evaluated: Evaluated) -> Words:
             "seeds.",
         )
     return (
-        f"{rates.finished_tasks} of {len(evaluated.tasks)} held-out tasks of ",
-        *_splits(evaluated),
-        f" were finished in every arm. {_unfinished(rates)} Brackets are 95% percentile bootstrap intervals over tasks "
+        f"{rates.finished_tasks} of {len(evaluation.tasks)} held-out tasks of ",
+        *splits,
+        f" were finished in every arm. {unfinished} Brackets are 95% percentile bootstrap intervals over tasks "
         f"({DRAWS:,} draws, seed {experiment.seed}); ",
         *seeds,
     )
 
 
-def _unfinished(rates: Rates) -> str:
-    if not rates.unfinished:
-        return "No task was left unfinished."
-    return (
-        f"The infrastructure left {rates.unfinished} tasks unfinished in some arm, so every rate is given twice: over "
-        "the tasks that every arm finished, and over all tasks with unfinished ones counted as failures. From the "
-        "first missing trial of an arm on, a task counts as unsolved with return 0; earlier trials keep their results. "
-        "Run the same command again to finish them."
-    )
-
-
-def _splits(evaluated: Evaluated) -> Spans:
-    """Return ``split `valid_seen` ``, or several splits with the number of tasks of each."""
-    counts = Counter(task.split for task in evaluated.tasks)
-    if len(counts) == 1:
-        return ("split ", code(next(iter(counts))))
-    return ("splits ", *joined(" and ", ((code(split), f" ({count})") for split, count in counts.items())))
-
-
-def planned_comparisons(evaluated: Evaluated) -> Iterator[Chapter]:
-    """Yield the result of each planned comparison."""
-    if comparisons := evaluated.experiment.eval.comparisons:
-        parts = planned(comparisons, evaluated.rates, evaluated.store, evaluated.clusters)
+def planned_comparisons(evaluation: ReportInput) -> Iterator[Chapter]:
+    if comparisons := evaluation.experiment.eval.comparisons:
+        parts = planned_results(comparisons, evaluation.rates, evaluation.store, evaluation.clusters)
         yield chapter("Planned comparisons", *parts)
 
 
-def planned(
+def planned_results(
     comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, clusters: Sequence[str] = ()
 ) -> tuple[Words, Part]:
     """Return where the plan is stored, and the result of each planned comparison over all tasks.
 
     A result is open while an arm has unfinished tasks, which count as failures in the difference, and if no task
-    counts.
-
-    Args:
-        comparisons: the comparisons.
-        rates: results of all arms.
-        store: store of the evaluation.
-        clusters: cluster of each task if several tasks are in the same one; empty: all tasks are independent.
+    counts. `clusters` are those of the tasks; empty: all tasks are independent.
     """
     rows = [_row(comparison, rates, np.array(clusters)) for comparison in comparisons]
     header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
@@ -302,42 +286,30 @@ def planned(
 def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> Row:
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
-    included_T = failed_at_first(rates.all_tasks)
-    trial_number = -1 if comparison.trial is None else comparison.trial
-    difference = among(paired_difference(first, second, trial_number), included_T)
-    trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
-    of_shared = "" if first.shares_first and second.shares_first else f" of {sharing(rates.all_tasks).name}"
-    row: Row = [
-        arm_cell(first.name),
-        arm_cell(second.name),
-        number(int(included_T.sum()), after=f" tasks that failed at trial 0{of_shared}, {trial}"),
-        _wanted(comparison),
-    ]
+    included_T = first_failures(rates.all_tasks)
+    trial, by = -1 if comparison.trial is None else comparison.trial, comparison.trial
+    difference = select_tasks(paired_difference(first, second, trial), included_T)
+    of_shared = "" if first.shares_first and second.shares_first else f" of {shared_first_arm(rates.all_tasks).name}"
+    failed = f" tasks that failed at trial 0{of_shared}, {'the last trial' if by is None else f'trial {by}'}"
+    mean = None if comparison.mean is None else f"mean at least {comparison.mean:g}"
+    low = None if comparison.low is None else f"lower bound above {comparison.low:g}"
+    names = [arm_cell(first.name), arm_cell(second.name)]
+    row: Row = [*names, number(int(included_T.sum()), after=failed), ", ".join(filter(None, (mean, low)))]
     if not included_T.any():
         return [*row, DASH, "open", *([DASH] if len(clusters_T) else [])]
     interval = rates.intervals.of(difference)
-    row += [
-        interval_cell(interval, arms=(first.name, second.name)),
-        "open" if first.incomplete or second.incomplete else _result(comparison, interval),
-    ]
+    met = (comparison.mean is None or interval.mean >= comparison.mean) and (
+        comparison.low is None or interval.low > comparison.low
+    )
+    is_open = first.incomplete or second.incomplete
+    row += [interval_cell(interval, arms=(first.name, second.name)), "open" if is_open else "met" if met else "missed"]
     if len(clusters_T):
-        row.append(_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
+        row.append(_interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
     return row
 
 
-def _by_cluster(difference: Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
+def _interval_by_cluster(difference: Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
     if len(set(clusters_T)) < 2:
         return DASH
     interval = bootstrap_seeds(tuple(map(np.atleast_2d, difference)), seed, clusters_T)
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
-
-
-def _wanted(comparison: PlannedComparison) -> str:
-    mean = None if comparison.mean is None else f"mean at least {comparison.mean:g}"
-    low = None if comparison.low is None else f"lower bound above {comparison.low:g}"
-    return ", ".join(filter(None, (mean, low)))
-
-
-def _result(comparison: PlannedComparison, difference: MeanInterval) -> str:
-    mean_met = comparison.mean is None or difference.mean >= comparison.mean
-    return "met" if mean_met and (comparison.low is None or difference.low > comparison.low) else "missed"

@@ -13,7 +13,7 @@ from retroformer.files.document import DASH, Cell, Figure, Part, Report, StyledT
 from retroformer.files.text import visible
 
 from ..view import charts
-from ..view.rendering import inline, link_to, templates
+from ..view.rendering import inline, linked, templates
 
 _ELEMENTS = {
     "emphasis": Markup("<em>{}</em>"),
@@ -21,7 +21,7 @@ _ELEMENTS = {
     "code": Markup("<code>{}</code>"),
     "number": Markup('<span class="interval">{}</span>'),
 }
-_LONG = 60
+_SENTENCE_CHARACTERS = 60
 """Characters beyond which a text is a sentence."""
 
 
@@ -36,11 +36,9 @@ class ReportLinks:
         return ""
 
     def story(self, stored: str, task_id: str) -> str:
-        """Return the address of one story."""
         return ""
 
     def comparison(self, first: Sequence[str], second: Sequence[str]) -> str:
-        """Return the address of the comparison of two arms."""
         return ""
 
     def part(self, name: str) -> str:
@@ -49,12 +47,9 @@ class ReportLinks:
 
 
 class PlacedPart(NamedTuple):
-    """Part of a report with its place in the page."""
-
     part: Part
     address: str = ""
     number: int = 0
-    """Number of a table or a figure."""
 
 
 class PlacedChapter(NamedTuple):
@@ -94,12 +89,11 @@ class ReportPage:
         return f"{address}-{earlier + 1}" if earlier else address
 
     def words(self, words: Words) -> Markup:
-        """Return words as HTML."""
         return Markup("").join(map(_span, (words,) if isinstance(words, str) else words))
 
     def cell(self, cell: Cell) -> Markup:
         """Return a cell as HTML, with a link to what is behind it."""
-        return link_to(self.words(cell.words), self._address(cell))
+        return linked(self.words(cell.words), self._address(cell))
 
     def _address(self, cell: Cell) -> str:
         stored = [self.report.arms[name] for name in cell.arms if name in self.report.arms]
@@ -122,7 +116,6 @@ class ReportPage:
         return [_kind(cells) for cells in zip(*table.rows, strict=True)] or [""] * len(table.columns)
 
     def svg(self, figure: Figure) -> Markup:
-        """Return the drawing of a figure."""
         return charts.svg(figure.chart, figure.caption)
 
     def legend(self, figure: Figure) -> Markup:
@@ -151,4 +144,4 @@ def _kind(cells: Sequence[Cell]) -> str:
     given = [(cell, text) for cell in cells if (text := plain(cell.words)) not in ("", DASH)]
     if all(cell.value is not None for cell, _ in given):
         return "n"
-    return "long" if any(len(text) > _LONG for _, text in given) else ""
+    return "long" if any(len(text) > _SENTENCE_CHARACTERS for _, text in given) else ""

@@ -26,29 +26,27 @@ _TICKS = re.compile("`+")
 
 
 def to_markdown(report: Report) -> str:
-    """Return the text of report.md."""
-    blocks = [f"# {escaped(report.title)}"]
+    blocks = [f"# {escape(report.title)}"]
     for chapter in report.chapters:
-        blocks += [f"## {escaped(chapter.title)}"] if chapter.title else []
+        blocks += [f"## {escape(chapter.title)}"] if chapter.title else []
         blocks += map(part_in_markdown, chapter.parts)
     return "\n\n".join(blocks) + "\n"
 
 
 def part_in_markdown(part: Part) -> str:
-    """Return a part of a chapter as Markdown."""
     match part:
         case Paragraph():
             return _inline(part.words)
         case Listing():
             return "\n".join(f"- {_inline(item.words)}" for item in part.items)
         case Table():
-            header = [escaped(column.title) for column in part.columns]
-            lines = table_lines(header, [list(map(_shown, row)) for row in part.rows])
+            header = [escape(column.title) for column in part.columns]
+            lines = table_lines(header, [list(map(_cell_text, row)) for row in part.rows])
             return f"{_CAPTION}{_inline(part.caption)}\n\n{lines}"
         case Folded():
-            return _fenced(part)
+            return _fence(part)
         case Figure():
-            return f"![{escaped(part.caption)}]({part.file_name})"
+            return f"![{escape(part.caption)}]({part.file_name})"
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -56,14 +54,14 @@ def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(map(_cell, cells)) + " |" for cells in [header, ["---"] * len(header), *rows])
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text as one line with its Markdown escaped."""
     line = _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
     # Brackets alone are no link, and intervals are easier to read without backslashes.
     return _BRACKETS.sub(r"\\\g<0>", line) if "](" in line else line
 
 
-def _shown(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     return f"[{_inline(cell.words)}](<{cell.part}/report.md>)" if cell.part else _inline(cell.words)
 
 
@@ -74,21 +72,19 @@ def _cell(text: str) -> str:
 
 def _inline(words: Words) -> str:
     if isinstance(words, str):
-        return escaped(words)
+        return escape(words)
     return "".join(map(_span, words)).strip()
 
 
 def _span(span: str | StyledText) -> str:
     if isinstance(span, str):
         # The spaces between spans stay.
-        return (
-            " " * span[:1].isspace() + escaped(span) + " " * span[-1:].isspace() if span.strip() else " " * bool(span)
-        )
+        return " " * span[:1].isspace() + escape(span) + " " * span[-1:].isspace() if span.strip() else " " * bool(span)
     match span.style:
         case "emphasis":
-            return f"*{escaped(span.text)}*"
+            return f"*{escape(span.text)}*"
         case "strong":
-            return f"**{escaped(span.text)}**"
+            return f"**{escape(span.text)}**"
         case "code":
             return _code(span.text)
         case "number":
@@ -102,10 +98,10 @@ def _code(text: str) -> str:
     return f"{ticks}{space}{line}{space}{ticks}"
 
 
-def _fenced(folded: Folded) -> str:
+def _fence(folded: Folded) -> str:
     ticks = _longer_than_any_in(folded.text, 3)
     # The line that opens a block may hold no backtick.
-    opening = f"{ticks}{folded.language} {escaped(folded.title.replace('`', ' '))}"
+    opening = f"{ticks}{folded.language} {escape(folded.title.replace('`', ' '))}"
     return f"{opening}\n{folded.text.rstrip()}\n{ticks}"
 
 

@@ -13,14 +13,13 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
 from retroformer.files.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table
 
-from ..measure.rates import difference_after_last
-from ..measure.results import ArmResult
+from ..measure.results import ArmResult, paired_difference
 from ..measure.statistics import Intervals, MeanInterval
-from .evaluation import Evaluated
+from .evaluation import ReportInput
 from .solved import interval_cell, views
 from .training import TrainedAdapter, trained_adapters
 
-_LAST = 0.2
+_END_OF_TRAINING = 0.2
 """Share of the updates that count as the end of training; a single batch has few prompts."""
 
 
@@ -40,31 +39,33 @@ class Gain(NamedTuple):
         return self.scored > 0 and self.realised.low <= 0
 
 
-def score_gains(evaluated: Evaluated) -> Iterator[Chapter]:
+def score_gains(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the gains of the arms trained with a reward model, if there are any."""
-    rates, experiment = evaluated.rates, evaluated.experiment
+    rates, experiment = evaluation.rates, evaluation.experiment
     if gains(experiment, rates.views[-1], rates.intervals):
         shown = views(rates, lambda arms: gain_parts(gains(experiment, arms, rates.intervals)))
         yield chapter("Gains in the reward model's score and in tasks solved", *shown)
 
 
-def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Intervals | None = None) -> list[Gain]:
+def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Intervals) -> list[Gain]:
     """Return a gain for each arm trained with a reward model and started, by hash, from the policies of another arm."""
-    intervals = intervals or Intervals(experiment.seed)
     played = {arm.name: arm for arm in results}
-    adapters_of = {name: _trained(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
-    starts = {
-        frozenset(adapter.metrics.adapter_sha256 for adapter in adapters): name
-        for name, adapters in adapters_of.items()
-    }
-    gained = []
+    adapters_of = {name: _policies(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
+    starts = {frozenset(one.metrics.adapter_sha256 for one in adapters): name for name, adapters in adapters_of.items()}
+    found = []
     for name, adapters in adapters_of.items():
-        if adapters and all(adapter.paid_by_reward_model for adapter in adapters):
+        if adapters and all(adapter.uses_reward_model for adapter in adapters):
             start = starts.get(frozenset(adapter.metrics.inputs["adapters"]["sft"] for adapter in adapters))
             if start is not None:
-                realised = difference_after_last(played[name], played[start], intervals)
-                gained.append(Gain(name, start, fmean(map(_score_gain, adapters)), realised))
-    return gained
+                realised = intervals.of(paired_difference(played[name], played[start]))
+                found.append(Gain(name, start, fmean(map(_score_gain, adapters)), realised))
+    return found
+
+
+def _policies(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:
+    """Return the adapters of an arm's models without their reward models; empty for other arms and for best-of-n."""
+    adapters = [] if any(map(best_of, arm.models)) else trained_adapters(experiment, arm.models)
+    return [adapter for adapter in adapters if adapter.stage != "reward"]
 
 
 def gain_parts(gained: Sequence[Gain]) -> Iterator[Part]:
@@ -90,15 +91,7 @@ def gain_parts(gained: Sequence[Gain]) -> Iterator[Part]:
             yield Paragraph(words=alarm)
 
 
-def _trained(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:
-    """Return the adapters of an arm's models without their reward models; empty for other arms and for best-of-n."""
-    if any(map(best_of, arm.models)):
-        return []
-    adapters = trained_adapters(experiment, arm.models)
-    return [adapter for adapter in adapters if adapter.stage != "reward"]
-
-
 def _score_gain(policy: TrainedAdapter) -> float:
     """Return the gain from the first update, sampled from the SFT policy, to the mean of the last ones."""
     scores: list[float] = [update["score"] for update in policy.metrics.history]
-    return fmean(scores[-max(1, round(_LAST * len(scores))) :]) - scores[0]
+    return fmean(scores[-max(1, round(_END_OF_TRAINING * len(scores))) :]) - scores[0]

@@ -1,13 +1,24 @@
-"""Writes runs/NAME/eval: the report of an evaluation, or of all actors, repeats (Reflexion, Table 4) or domains."""
+"""Compares arms on held-out tasks, and writes runs/NAME/eval: the report of an evaluation, or of all its repetitions.
+
+Arms play the same tasks with the same seeds, and share a trial 0 if its conditions are equal. With several actors,
+repeats (Reflexion, Table 4) or domains, each has its report, and a table shows all.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
+from retroformer.config.arm_names import first_trial
 from retroformer.config.experiment import Experiment
+from retroformer.config.parts import LoadedConfig
+from retroformer.config.storage import open_whole_store
 from retroformer.environments.extras import ChapterBuilder
 from retroformer.environments.registry import extras
+from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.files.document import (
     Cell,
     Chapter,
@@ -23,36 +34,40 @@ from retroformer.files.document import (
     table,
     trial_columns,
 )
+from retroformer.method.records import Task
+from retroformer.run.ledger import Ledger
 
-from ..measure.rates import Rates, rates_of
-from ..measure.results import ArmResult, with_unfinished
+from ..measure.results import ArmResult, Rates, arm_results, count_unfinished, rates_of
+from ..play.evaluation import Evaluation, open_evaluations
+from ..play.order import play_arms
+from ..play.preflight import preflight, repetitions
+from ..play.verify import verify_models
 from .advice import Examples, Leaks, RetrievedAdvice
 from .attempts import Attempts
-from .costs import EqualBudget, making
-from .evaluation import Evaluated
+from .costs import EqualBudget, arm_costs
+from .evaluation import ReportInput
 from .files import report_of, write_files
 from .headline import front, planned_comparisons
 from .overoptimisation import score_gains
-from .setting import WhoPlayed, origin, served_models, stage_configs
+from .setting import ArmDescriptions, origin, served_models, stage_configs
 from .solved import by_trial, differences, interval_cell, stopping
 from .telemetry import AdviceTelemetry
 from .training import training
 
 
-def _of_environment(evaluated: Evaluated) -> ChapterBuilder | Iterable[Chapter]:
-    """Return the environment's own chapters, if it has any."""
-    chapters = extras(evaluated.experiment.environment).chapters
-    return chapters(evaluated.results) if chapters else ()
+def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[Chapter]:
+    chapters = extras(evaluation.experiment.environment).chapters
+    return chapters(evaluation.results) if chapters else ()
 
 
-CHAPTERS: tuple[Callable[[Evaluated], ChapterBuilder | Iterable[Chapter]], ...] = (
+CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[Chapter]], ...] = (
     front,
     planned_comparisons,
-    WhoPlayed,
+    ArmDescriptions,
     by_trial,
     differences,
     EqualBudget,
-    making,
+    arm_costs,
     stopping,
     served_models,
     Attempts,
@@ -68,51 +83,133 @@ CHAPTERS: tuple[Callable[[Evaluated], ChapterBuilder | Iterable[Chapter]], ...] 
 )
 """What computes the chapters, in order: functions, and classes that count the stored facts of each task first."""
 
-
 Results = Mapping[str, Sequence[ArmResult]]
-"""Results of arms by actor or repeat; of a domain without either, under the empty name."""
+"""Results of arms by actor or repeat; of an evaluation without either, under the empty name."""
 
 
-def write_report(evaluated: Evaluated) -> Path:
-    """Write the files of the report; return the path of report.html."""
-    built = [build(evaluated) for build in CHAPTERS]
-    counters = [one for one in built if isinstance(one, ChapterBuilder)]
-    for facts in evaluated.facts():
+async def compare_arms(*configs: LoadedConfig) -> str:
+    """Play what the store lacks and write the reports; return a line with the path of the one about all.
+
+    `configs` are one config, or the domains of one.
+
+    Raises:
+        RetroformerError: a server serves another model than the trained one, tasks overlap with training, or some
+            tasks are unfinished (the report is still written if at least one was played).
+    """
+    held_out = [_on_held_out_split(config) for config in configs]
+    # Everything that can be refused is refused before the first domain plays.
+    tasks = [preflight(config.experiment) for config in held_out]
+    unfinished = list[str]()
+    played = []
+    for config, chosen in zip(held_out, tasks, strict=True):
+        played.append((config.experiment, await _compare(config, chosen, unfinished)))
+    folder = played[0][0].report_folder
+    if len(played) > 1:
+        folder = write_domains(played).parent
+    path = f"report: {folder / 'report.html'}"
+    if unfinished:
+        raise InfrastructureFailure("\n".join((path, *unfinished)))
+    return path
+
+
+def _on_held_out_split(config: LoadedConfig) -> LoadedConfig:
+    """Return the config with the first held-out split in place of the training split; it can play the others, too."""
+    experiment = config.experiment
+    environment = experiment.environment.model_copy(update={"split": experiment.held_out_splits[0]})
+    return replace(config, experiment=experiment.model_copy(update={"environment": environment}))
+
+
+async def _compare(config: LoadedConfig, tasks: tuple[Task, ...], unfinished: list[str]) -> Results:
+    """Play all arms with one actor, or in one repeat, after another, and write the reports.
+
+    Adds a sentence to `unfinished` for each actor or repeat with unfinished tasks. The conditions of every actor are
+    checked before the first one plays.
+    """
+    experiment, results = config.experiment, dict[str, Sequence[ArmResult]]()
+    configs = {name: replace(config, experiment=repetition) for name, repetition in repetitions(experiment).items()}
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        for name, repetition in configs.items() if len(configs) > 1 else ():
+            async with open_evaluations(repetition, ledger, tasks, name):
+                pass  # Opening them checks their conditions.
+        for name, repetition in configs.items():
+            async with open_evaluations(repetition, ledger, tasks, name) as evaluations:
+                own, components = evaluations[0].experiment, evaluations[0].components
+                verified = await verify_models(own, components, store, own.eval.reflector_models)
+                for evaluation in evaluations:
+                    await play_arms(evaluation)
+                    arms = results[evaluation.name] = _results(evaluation)
+                    actor = components.actor_sha256
+                    write_report(
+                        ReportInput(evaluation.experiment, tasks, arms, verified, store, actor, evaluation.name)
+                    )
+                    if left := max(arm.incomplete for arm in arms):
+                        unfinished.append(
+                            f"{left} of {len(tasks)} tasks are left unfinished in an arm; the report shows rates "
+                            "without them, and with them counted as failures: run the same command again to go on."
+                        )
+    if experiment.eval.actors:
+        write_actors(experiment, results)
+    elif experiment.eval.repeats > 1:
+        write_repeats(experiment, results)
+    return results
+
+
+def _results(evaluation: Evaluation) -> list[ArmResult]:
+    """Return the results of all arms. Raises MissingInput if no task could be played."""
+    experiment, store, tasks = evaluation.experiment, evaluation.store, evaluation.tasks
+    firsts = {stored: arm.first_trial for stored, arm in evaluation.arms.items()}
+    if all(store.played_tasks(first).isdisjoint(task.id for task in tasks) for first in firsts.values()):
+        cause = next(filter(None, map(store.last_cause, firsts.values())), "no arm is named")
+        raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
+    return arm_results(
+        store,
+        tasks,
+        experiment.eval.stored_names,
+        experiment.loop.trials,
+        first_trial(evaluation.name),
+        firsts,
+        last_counts=experiment.evaluator.last_counts,
+    )
+
+
+def write_report(evaluation: ReportInput) -> Path:
+    built = [(build, build(evaluation)) for build in CHAPTERS]
+    counters = [one for _, one in built if isinstance(one, ChapterBuilder)]
+    for facts in evaluation.facts():
         for counter in counters:
             counter.add(facts)
-    chapters = [
-        chapter
-        for build, one in zip(CHAPTERS, built, strict=True)
-        for chapter in (
-            _sourced(type(one), one.chapters()) if isinstance(one, ChapterBuilder) else _sourced(build, one)
-        )
-    ]
-    report = report_of(evaluated.experiment, "does the advice help?", chapters, evaluated.results)
-    return write_files(report, evaluated.folder)
+    chapters = list[Chapter]()
+    for build, one in built:
+        if isinstance(one, ChapterBuilder):
+            chapters += _add_source(type(one), one.chapters())
+        else:
+            chapters += _add_source(build, one)
+    report = report_of(evaluation.experiment, "does the advice help?", chapters, evaluation.results)
+    return write_files(report, evaluation.folder)
 
 
-def _sourced(maker: Callable[..., object], chapters: Iterable[Chapter]) -> list[Chapter]:
-    source = f"{maker.__module__}.{maker.__name__}"
-    return [chapter.model_copy(update={"source": source}) for chapter in chapters]
+def _add_source(maker: Any, chapters: Iterable[Chapter]) -> Iterator[Chapter]:
+    """Yield chapters with the name of the function or class that computed them."""
+    for made in chapters:
+        yield made.model_copy(update={"source": f"{maker.__module__}.{maker.__name__}"})
 
 
 def write_actors(experiment: Experiment, played: Results) -> Path:
     """Write the report with a table of all actors; return the path of report.html."""
     rates = {actor: rates_of(arms, experiment.seed) for actor, arms in played.items()}
-    reflects = [chapter("", "Each model writes the advice of its own arms.")] if experiment.eval.actors_reflect else []
-    chapters = [*reflects, chapter("Solved by each actor", *_by_actor(experiment, rates))]
-    return _written(write_actors, experiment, f"{len(played)} actors", chapters, played)
-
-
-def _by_actor(experiment: Experiment, rates: Mapping[str, Rates]) -> Iterator[Part | Words]:
-    tasks = min(of_actor.finished_tasks for of_actor in rates.values())
     solved = f"Share of {experiment.environment.name} tasks solved"
-    yield f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks."
-    yield _actors(experiment, rates, {actor: one.finished for actor, one in rates.items() if one.finished_tasks})
+    tasks = min(of_actor.finished_tasks for of_actor in rates.values())
+    parts: list[Part | Words] = [
+        f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks.",
+        _actors(experiment, rates, {actor: one.finished for actor, one in rates.items() if one.finished_tasks}),
+    ]
     if any(of_actor.unfinished for of_actor in rates.values()):
-        left = ", ".join(f"{of_actor.unfinished} of {of_actor.tasks} with {actor}" for actor, of_actor in rates.items())
-        yield f"{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}."
-        yield _actors(experiment, rates, {actor: of_actor.all_tasks for actor, of_actor in rates.items()})
+        left = ", ".join(f"{one.unfinished} of {one.tasks} with {actor}" for actor, one in rates.items())
+        parts.append(f"{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}.")
+        parts.append(_actors(experiment, rates, {actor: one.all_tasks for actor, one in rates.items()}))
+    reflects = [chapter("", "Each model writes the advice of its own arms.")] if experiment.eval.actors_reflect else []
+    chapters = [*reflects, chapter("Solved by each actor", *parts)]
+    return _write(write_actors, experiment, f"{len(played)} actors", chapters, played)
 
 
 def _actors(experiment: Experiment, rates: Mapping[str, Rates], arms: Results) -> Table:
@@ -137,44 +234,36 @@ def write_repeats(experiment: Experiment, played: Results) -> Path:
 
     Return the path of report.html.
     """
-    counted = {name: with_unfinished(arms) for name, arms in played.items()}
+    shares_NR = {name: [arm.solved_NT.mean(axis=1) for arm in count_unfinished(arms)] for name, arms in played.items()}
     left = sum(max(arm.incomplete for arm in arms) for arms in played.values())
     unfinished = f" {left} of them were left unfinished and count as failures." if left else ""
-    tasks = next(iter(counted.values()))[0].solved_NT.shape[1]
+    tasks = next(iter(played.values()))[0].seeds[0].all_solved_NT.shape[1]
     sentence = (
         f"Share of {tasks} {experiment.environment.name} tasks solved: mean and standard deviation over {len(played)} "
         f"repeats, each with other random numbers.{unfinished}"
     )
-    chapters = [
-        chapter("Solved over all repeats", sentence, _means(experiment, counted)),
-        chapter("Solved in each repeat", _repeats(experiment, counted)),
+    means: list[Row] = [
+        [arm, *(number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}") for shares in zip(*shares_RN, strict=True))]
+        for arm, *shares_RN in zip(experiment.eval.arms, *shares_NR.values(), strict=True)
     ]
-    return _written(write_repeats, experiment, f"{len(played)} repeats", chapters, played)
-
-
-def _means(experiment: Experiment, repeats: Results) -> Table:
-    rows = list[Row]()
-    for place, name in enumerate(experiment.eval.arms):
-        shares_RN = [arms[place].solved_NT.mean(axis=1) for arms in repeats.values()]
-        by_trial = zip(*shares_RN, strict=True)
-        rows.append([name, *(number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}") for shares in by_trial)])
-    header: Header = ["arm", *_trials(experiment)]
-    return table(header, rows, "Mean and standard deviation over the repeats.")
-
-
-def _repeats(experiment: Experiment, repeats: Results) -> Table:
-    rows: list[Row] = [
+    each: list[Row] = [
         [
             name,
             arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
-            *(number(share, ".3f") for share in arm.solved_NT.mean(axis=1)),
+            *(number(share, ".3f") for share in shares_N),
             Cell(words="report", part=name),
         ]
-        for name, arms in repeats.items()
-        for arm in arms
+        for name, arms in played.items()
+        for arm, shares_N in zip(arms, shares_NR[name], strict=True)
     ]
-    header: Header = ["repeat", "arm", *_trials(experiment), "more"]
-    return table(header, rows, "Share of tasks solved in each repeat.")
+    trials = _trials(experiment)
+    mean_table = table(["arm", *trials], means, "Mean and standard deviation over the repeats.")
+    each_table = table(["repeat", "arm", *trials, "more"], each, "Share of tasks solved in each repeat.")
+    chapters = [
+        chapter("Solved over all repeats", sentence, mean_table),
+        chapter("Solved in each repeat", each_table),
+    ]
+    return _write(write_repeats, experiment, f"{len(played)} repeats", chapters, played)
 
 
 def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
@@ -182,43 +271,36 @@ def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
 
     Return the path of report.html.
     """
-    run = played[0][0].model_copy(update={"domain": ""})
-    rows: list[Row] = [row for experiment, results in played for row in _domain(experiment, results)]
+    rows: list[Row] = [
+        [
+            experiment.domain,
+            arm.name,
+            number(rates.tasks),
+            number(arm.incomplete),
+            *(interval_cell(rates.intervals.of(arm.solved_by(trial))) for trial in (0, -1)),
+            Cell(words="report", part=experiment.domain),
+        ]
+        for experiment, results in played
+        for rates in (rates_of(arms, experiment.seed) for arms in results.values())
+        for arm in rates.all_tasks
+    ]
     header = ["domain", "arm", "tasks", "unfinished", "solved at trial 0", "solved by the last trial", "more"]
     sentence = (
         "Share of held-out tasks solved, with 95% intervals over tasks; unfinished tasks count as failures. The "
         "adapters are trained on the ratings of all domains."
     )
     shown = table(header, rows, "Share of the tasks of each domain that were solved.")
-    return _written(
-        write_domains,
-        run,
-        f"{len(played)} domains, one reflector",
-        [chapter("Solved in each domain", sentence, shown)],
-        {},
-    )
-
-
-def _domain(experiment: Experiment, results: Results) -> Iterator[Row]:
-    for arms in results.values():
-        rates = rates_of(arms, experiment.seed)
-        for arm in rates.all_tasks:
-            yield [
-                experiment.domain,
-                arm.name,
-                number(rates.tasks),
-                number(arm.incomplete),
-                *(interval_cell(rates.intervals.of(arm.solved_by(trial))) for trial in (0, -1)),
-                Cell(words="report", part=experiment.domain),
-            ]
+    run = played[0][0].model_copy(update={"domain": ""})
+    chapters = [chapter("Solved in each domain", sentence, shown)]
+    return _write(write_domains, run, f"{len(played)} domains, one reflector", chapters, {})
 
 
 def _trials(experiment: Experiment) -> list[Column]:
     return trial_columns(range(experiment.loop.trials), "by trial")
 
 
-def _written(
+def _write(
     write: Callable[..., Path], experiment: Experiment, title: str, chapters: Sequence[Chapter], played: Results
 ) -> Path:
-    report = report_of(experiment, title, _sourced(write, chapters), chain.from_iterable(played.values()))
+    report = report_of(experiment, title, _add_source(write, chapters), chain.from_iterable(played.values()))
     return write_files(report, experiment.report_folder)

@@ -1,8 +1,9 @@
 """Chapters on the setting: who played, the served models, the configs of the training stages, and the origin."""
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from pathlib import Path
 from string import ascii_uppercase
 from textwrap import shorten
@@ -12,7 +13,7 @@ import yaml
 
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arms.arm import Arm
-from retroformer.agents.arms.baselines import UNSUITABLE, PlaceboArm
+from retroformer.agents.arms.baselines import UNSUITABLE
 from retroformer.config.adapters import served_folder
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
@@ -40,8 +41,8 @@ from retroformer.run.provenance import code_version, package_versions
 from retroformer.run.stage_metrics import METRICS, recorded_tasks
 
 from ..play.verify import VerifiedModel
-from .evaluation import Evaluated
-from .training import TrainedAdapter, in_order, trained_adapters, written_in
+from .evaluation import ReportInput
+from .training import TrainedAdapter, adapters_in, sort_by_stage, trained_adapters
 
 _HASH_SHOWN = 12
 _PROBE_SHOWN = 200
@@ -53,10 +54,10 @@ _EVALUATORS = {
     "tests": "The agent judges its programs by tests that it wrote itself",
     "model": "A language model judges the attempts",
 }
-_FILE = "config.yaml"
+_CONFIG_FILE = "config.yaml"
 _VALUE_SHOWN = 120
 """Most characters shown of a value; the whole config has all."""
-_NOTE = (
+_CONFIGS_NOTE = (
     "The config that each stage stored beside its adapter, and the settings that its weights depend on. Sections that "
     "training does not read, ",
     code("eval"),
@@ -64,38 +65,35 @@ _NOTE = (
     code("gate"),
     ", are not compared.",
 )
-_NOT_COMPARED = ("eval.", "gate.")
+_IGNORED_SECTIONS = ("eval.", "gate.")
 
 
-class WhoPlayed:
+class ArmDescriptions:
     """Chapter on the actor of all arms and the source of each arm's advice.
 
     It counts how often a placebo that `eval.arms.NAME.among` limits gave other advice, because there was none within.
     """
 
-    def __init__(self, evaluated: Evaluated) -> None:
-        self._evaluated = evaluated
-        arms = evaluated.experiment.eval.arms.items()
-        limited = {name for name, arm in arms if isinstance(arm, PlaceboArm) and arm.among != "any"}
-        self._names = {seed.stored: arm.name for arm in evaluated.results for seed in arm.seeds if arm.name in limited}
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._evaluation = evaluation
+        limited = {name for name, arm in evaluation.experiment.eval.arms.items() if arm.is_limited}
+        self._names = {seed.stored: arm.name for arm in evaluation.results for seed in arm.seeds if arm.name in limited}
         self._given, self._unsuitable = Counter[str](), Counter[str]()
 
     def add(self, facts: TaskFacts) -> None:
-        """Count the placebos' advice on one task."""
         for stored, name in self._names.items():
             for reflection in facts.seeds[stored].reflections.values():
                 self._given[name] += 1
                 self._unsuitable[name] += reflection.author.endpoint == UNSUITABLE
 
     def chapters(self) -> Iterator[Chapter]:
-        """Yield the chapter."""
-        experiment = self._evaluated.experiment
+        experiment = self._evaluation.experiment
         rows = [
             [arm_cell(name), Cell(words=joined("", (arm.describe(), self._note_on(name)))), Cell(words=_retries(arm))]
             for name, arm in experiment.eval.arms.items()
         ]
         arms = table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
-        yield chapter("Who played", _actor_sentence(experiment, self._evaluated.actor_sha256), arms)
+        yield chapter("Who played", _actor_sentence(experiment, self._evaluation.actor_sha256), arms)
 
     def _note_on(self, name: str) -> str:
         if name not in self._given:
@@ -104,7 +102,7 @@ class WhoPlayed:
         return f" (in {count} there was none, so it gave advice about any other task)"
 
 
-def served_models(evaluated: Evaluated) -> Iterator[Chapter]:
+def served_models(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the models that wrote advice, whether their endpoint proves their identity, and their training tasks."""
     changed = {True: "yes", False: "no: same answer as the base", None: DASH}
     rows = [
@@ -116,9 +114,9 @@ def served_models(evaluated: Evaluated) -> Iterator[Chapter]:
             else "not verified: the endpoint cannot prove it",
             quoted(model.probe, _PROBE_SHOWN),
             changed[model.differs_from_base],
-            _trained_on(evaluated.experiment, model),
+            _trained_on(evaluation.experiment, model),
         ]
-        for model in evaluated.verified
+        for model in evaluation.verified
     ]
     header = ["model", "adapter sha256", "is it the trained one", "greedy answer to the probe", "differs from base"]
     if rows:
@@ -136,7 +134,6 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
 
 
 def _actor_sentence(experiment: Experiment, adapter_sha256: str | None) -> Words:
-    """Describe the actor of all arms, its limits and its evaluator."""
     kind = experiment.evaluator.kind
     return (
         *_actor(experiment, adapter_sha256),
@@ -150,10 +147,10 @@ def _actor_sentence(experiment: Experiment, adapter_sha256: str | None) -> Words
 
 def _actor(experiment: Experiment, adapter_sha256: str | None) -> Spans:
     settings = experiment.actor
+    kind, model = code(settings.kind), code(settings.endpoint.model)
     if not (actor := actor_kind(experiment)).asks_model:
         reading = f"): it samples nothing and reads advice as text. {actor.reading}".rstrip()
-        return ("The actor is a program (kind ", code(settings.kind), reading)
-    model = code(settings.endpoint.model)
+        return ("The actor is a program (kind ", kind, reading)
     served: Spans = (model, f" at {settings.endpoint.base_url}, which cannot prove what it serves")
     if adapter_sha256 is not None:
         served = ("the adapter ", model, ", sha256 ", code(adapter_sha256[:_HASH_SHOWN]), ", served by this run")
@@ -164,7 +161,6 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> Spans:
         "admissible": "; it chooses among the currently possible actions (choice ",
     }[settings.choice]
     end = f"), at temperature {settings.temperature:g}."
-    kind = code(settings.kind)
     return ("The actor is a language model (kind ", kind, "): ", *served, choice, code(settings.choice), end)
 
 
@@ -184,36 +180,38 @@ def _retries(arm: Arm) -> Words:
     return joined(", ", changes) or "as at trial 0"
 
 
-def stage_configs(evaluated: Evaluated) -> Iterator[Chapter]:
+def stage_configs(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the settings of each stage, the keys on which configs differ, and each config once, if a stage ran.
 
     The stages are those of the report's models, and the other finished ones of the run.
     """
-    experiment = evaluated.experiment
-    trained = trained_adapters(experiment, evaluated.models)
-    finished = written_in([path.parent for path in experiment.folder.glob(f"*/{METRICS}")])
-    stages = {adapter.folder.resolve(): adapter for adapter in in_order([*finished, *trained])}
+    experiment = evaluation.experiment
+    trained = trained_adapters(experiment, evaluation.models)
+    finished = adapters_in([path.parent for path in experiment.folder.glob(f"*/{METRICS}")])
+    stages = {adapter.folder.resolve(): adapter for adapter in sort_by_stage([*finished, *trained])}
     if not stages:
         return
-    configs = {folder: _config(folder / _FILE) for folder in stages}
-    named = _named([config for config in configs.values() if config])
-    names = {
-        folder: next((name for name, config in named.items() if config == configs[folder]), DASH) for folder in stages
-    }
-    rows = [_row(adapter, names[folder]) for folder, adapter in stages.items()]
+    # Different configs are named by a letter, or by a number beyond the alphabet.
+    letters = chain(ascii_uppercase, map(str, count()))
+    named: dict[str, Mapping[str, Any]] = {}
+    users = defaultdict[str, list[str]](list)
+    rows = []
+    for folder, adapter in stages.items():
+        config, name = _config(folder / _CONFIG_FILE), DASH
+        if config:
+            name = next((name for name, known in named.items() if known == config), "") or next(letters)
+            named[name] = config
+            users[name].append(adapter.title)
+        rows.append(_row(adapter, name))
     header = ["stage", "adapter", "config", "seed", "settings", "commit"]
-    folded = [
-        _folded(config, f"Config {name}: {', '.join(titles)}")
-        for name, config in named.items()
-        for titles in (dict.fromkeys(stages[folder].title for folder in stages if names[folder] == name),)
-    ]
     settings = table(header, rows, "The settings of each training stage.")
-    yield chapter("What each stage ran with", _NOTE, settings, _differences(experiment, named), *folded)
+    folded = [_folded(named[name], f"Config {name}: {', '.join(dict.fromkeys(users[name]))}") for name in named]
+    yield chapter("What each stage ran with", _CONFIGS_NOTE, settings, _differences(experiment, named), *folded)
 
 
-def origin(evaluated: Evaluated) -> Iterator[Chapter]:
+def origin(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the commit, the package versions and the resolved config."""
-    version, experiment = code_version(), evaluated.experiment
+    version, experiment = code_version(), evaluation.experiment
     changed = " with uncommitted changes" if version.dirty else ""
     versions = ", ".join(f"{name} {number}" for name, number in package_versions().items())
     traced = f"{changed}. Versions: {versions}. Every number can be traced to the attempts stored in "
@@ -243,30 +241,15 @@ def _row(adapter: TrainedAdapter, config: str) -> Row:
 
 def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> Part | Words:
     """Return the keys on which the configs differ, with the value in each."""
-    flat = {"evaluation": dict(_flat(experiment.as_file())), **{name: dict(_flat(named[name])) for name in named}}
-    keys = dict.fromkeys(key for values in flat.values() for key in values if not key.startswith(_NOT_COMPARED))
-    rows = [
-        [
-            Cell(words=(code(shorten(text, _VALUE_SHOWN) if place else text),))
-            for place, text in enumerate((key, *values))
-        ]
-        for key in keys
-        for values in ([_value(of_one.get(key, DASH)) for of_one in flat.values()],)
-        if len(set(values)) > 1
-    ]
+    flat = [dict(_flat(config)) for config in (experiment.as_file(), *named.values())]
+    rows = []
+    for key in dict.fromkeys(key for values in flat for key in values if not key.startswith(_IGNORED_SECTIONS)):
+        values = [_value(of_one.get(key, DASH)) for of_one in flat]
+        if len(set(values)) > 1:
+            rows.append([Cell(words=(code(text),)) for text in (key, *(shorten(v, _VALUE_SHOWN) for v in values))])
     header = ["key", "evaluation", *(f"config {name}" for name in named)]
     caption = "Where the configs differ; a dash stands for a key that a config lacks."
     return table(header, rows, caption) if rows else "The stages ran with the config of the evaluation."
-
-
-def _named(configs: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the different configs by a letter, or by a number beyond the alphabet."""
-    different: list[Mapping[str, Any]] = []
-    for config in configs:
-        if config not in different:
-            different.append(config)
-    letters = (*ascii_uppercase, *map(str, range(len(different))))
-    return dict(zip(letters, different, strict=False))
 
 
 def _config(path: Path) -> Mapping[str, Any]:

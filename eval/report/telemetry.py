@@ -15,7 +15,7 @@ from retroformer.files.document import Cell, Chapter, arm_cell, chapter, code, e
 from retroformer.method.records import Reflection, Trajectory
 from retroformer.method.repetition import COPIED_WORDS, RESTATING, DistinctCounter, copied
 
-from .evaluation import Evaluated
+from .evaluation import ReportInput
 
 _NOTE = (
     "Blank reflections are left out. ",
@@ -54,23 +54,31 @@ _HEADING = re.compile(
 _WORD = re.compile(r"\w")
 
 
-class _ReflectionForm:
-    """Counts over the reflections of one training seed of an arm."""
+class AdviceTelemetry:
+    """Chapter on the form of the reflections of every arm, by training seed."""
 
-    def __init__(self) -> None:
-        self._models: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
-        self._copied = 0.0
-        self._distinct = DistinctCounter(1), DistinctCounter(2)
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._names = {seed.stored: seed.name for arm in evaluation.results for seed in arm.seeds}
+        self._models = {stored: set[str]() for stored in self._names}
+        self._counts = {stored: Counter[str]() for stored in self._names}
+        self._copied = dict.fromkeys(self._names, 0.0)
+        self._distinct = {stored: (DistinctCounter(1), DistinctCounter(2)) for stored in self._names}
 
-    def add(self, reflection: Reflection, failure: Trajectory | None) -> None:
+    def add(self, facts: TaskFacts) -> None:
+        for stored, seed in facts.seeds.items():
+            for trial, reflection in seed.reflections.items():
+                if reflection.text.strip():
+                    # The attempt before this trial is the one that the advice is about.
+                    self._add(stored, reflection, seed.attempts.get(trial - 1))
+
+    def _add(self, stored: str, reflection: Reflection, failure: Trajectory | None) -> None:
         text = reflection.text
         structure, copies = read_structure(text), copied(text, _source(reflection, failure))
-        self._models[reflection.author.model] += 1
-        self._copied += copies
-        for counter in self._distinct:
+        self._models[stored].add(reflection.author.model)
+        self._copied[stored] += copies
+        for counter in self._distinct[stored]:
             counter.add(text)
-        self._counts.update(
+        self._counts[stored].update(
             reflections=1,
             words=len(text.split()),
             restating=copies >= RESTATING,
@@ -79,45 +87,24 @@ class _ReflectionForm:
             structured=structure.complete,
         )
 
-    @property
-    def wrote(self) -> bool:
-        return bool(self._counts["reflections"])
-
-    def row(self) -> list[Cell]:
-        """Return the cells after the arm's name."""
-        total = self._counts["reflections"]
-        return [
-            Cell(words=joined(", ", map(code, sorted(self._models)))),
-            number(total),
-            number(self._counts["words"] / total, ".1f"),
-            *(number(counter.share, ".3f") for counter in self._distinct),
-            number(self._copied / total, ".3f"),
-            *(share(self._counts[name], total) for name in ("restating", "reflection", "new_plan", "structured")),
-        ]
-
-
-class AdviceTelemetry:
-    """Chapter on the form of the reflections of every arm, by training seed."""
-
-    def __init__(self, evaluated: Evaluated) -> None:
-        self._names = {seed.stored: seed.name for arm in evaluated.results for seed in arm.seeds}
-        self._forms = {stored: _ReflectionForm() for stored in self._names}
-
-    def add(self, facts: TaskFacts) -> None:
-        """Count the reflections on one task."""
-        for stored, seed in facts.seeds.items():
-            for trial, reflection in seed.reflections.items():
-                if reflection.text.strip():
-                    # The attempt before this trial is the one that the advice is about.
-                    self._forms[stored].add(reflection, seed.attempts.get(trial - 1))
-
     def chapters(self) -> Iterator[Chapter]:
         """Yield one row for each arm that wrote something, if any did."""
-        rows = [[arm_cell(self._names[stored]), *form.row()] for stored, form in self._forms.items() if form.wrote]
+        rows = [
+            [
+                arm_cell(self._names[stored]),
+                Cell(words=joined(", ", map(code, sorted(self._models[stored])))),
+                number(total),
+                number(counts["words"] / total, ".1f"),
+                *(number(counter.share, ".3f") for counter in self._distinct[stored]),
+                number(self._copied[stored] / total, ".3f"),
+                *(share(counts[name], total) for name in ("restating", "reflection", "new_plan", "structured")),
+            ]
+            for stored, counts in self._counts.items()
+            if (total := counts["reflections"])
+        ]
         if rows:
-            yield chapter(
-                "How the reflections were written", _NOTE, table(_HEADER, rows, "The form of the reflections.")
-            )
+            form = table(_HEADER, rows, "The form of the reflections.")
+            yield chapter("How the reflections were written", _NOTE, form)
 
 
 def _source(reflection: Reflection, failure: Trajectory | None) -> str:
@@ -137,7 +124,6 @@ class Structure(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """True if it has both."""
         return self.reflection and self.new_plan
 
 

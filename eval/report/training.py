@@ -30,8 +30,8 @@ from retroformer.files.document import (
 from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
 from ..measure.statistics import over_seeds
-from ..view.charts import thin
-from .evaluation import Evaluated
+from ..view.charts import thinned
+from .evaluation import ReportInput
 from .solved import interval_cell
 
 _STAGES = {
@@ -44,7 +44,7 @@ _STAGES = {
     "sac": "SAC of the actor",
 }
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts", "env_steps": "steps"}
-_AUDITED = {
+_AUDIT_MEASURES = {
     "accuracy in training": "train_accuracy",
     "held-out pairs": "held_out_pairs",
     "held-out accuracy": "held_out_accuracy",
@@ -68,7 +68,7 @@ _AUDIT_NOTE = (
     "reflection. The last column is the number of held-out tasks on which the adapter that training started from was "
     "trained: it has read their failures, so the accuracy is optimistic.",
 )
-_TESTED = ("held-out pairs", "p against chance", "power", "p against longer wins", "pairs for 80% power")
+_TEST_COLUMNS = ("held-out pairs", "p against chance", "power", "p against longer wins", "pairs for 80% power")
 _TEST_NOTE = (
     "Whether the accuracy above is more than luck. Each p-value is of an exact one-sided test: of the pairs in order "
     "against a coin, and of the pairs on which reward model and ",
@@ -83,6 +83,7 @@ _TEST_NOTE = (
 class Panel(NamedTuple):
     """Figure of a metric that stages record at each step or update."""
 
+    stages: tuple[str, ...]
     caption: str
     x_title: str
     y_title: str
@@ -90,23 +91,20 @@ class Panel(NamedTuple):
     averaged: int
     """Number of first, and of last, values averaged in the table, since single batches are noisy."""
 
+    def values(self, adapter: "TrainedAdapter") -> list[float]:
+        """Return the curve of one adapter, a value for each step or update."""
+        metrics = adapter.metrics
+        values = metrics.losses if self.measure == "loss" else [update.get(self.measure) for update in metrics.history]
+        return [value for value in values if isinstance(value, int | float)]
+
 
 _PANELS = {
-    "imitation": Panel("Loss of imitation.", "step", "loss", "loss", 5),
-    "pairs": Panel("Loss on pairs of better and worse advice.", "step", "loss", "loss", 5),
-    "score": Panel("Score of the reward model, or live return.", "update", "score", "score", 2),
-    "divergence": Panel("Divergence from the SFT policy.", "update", "nats per response", "kl", 2),
+    "imitation": Panel(("warm", "sft"), "Loss of imitation.", "step", "loss", "loss", 5),
+    "pairs": Panel(("reward", "dpo"), "Loss on pairs of better and worse advice.", "step", "loss", "loss", 5),
+    "score": Panel(("grpo", "ppo", "sac"), "Score of the reward model, or live return.", "update", "score", "score", 2),
+    "divergence": Panel(("grpo", "ppo"), "Divergence from the SFT policy.", "update", "nats per response", "kl", 2),
 }
-_CURVES = {
-    "warm": ("imitation",),
-    "sft": ("imitation",),
-    "reward": ("pairs",),
-    "dpo": ("pairs",),
-    "grpo": ("score", "divergence"),
-    "ppo": ("score", "divergence"),
-    "sac": ("score",),
-}
-_SEEDS = " Thin: each training seed; thick: their mean with its interval."
+_SEEDS_CAPTION = " Thin: each training seed; thick: their mean with its interval."
 _EPISODES = 20
 """Number of SAC's values that are averaged: each is the return of one episode."""
 _CURVE_NOTE = (
@@ -119,8 +117,6 @@ _EPISODES_NOTE = " For SAC a value is the return of one episode, and the first a
 
 
 class TrainedAdapter(NamedTuple):
-    """Trained adapter and the metrics that its stage wrote."""
-
     folder: Path
     metrics: StageMetrics
 
@@ -132,15 +128,15 @@ class TrainedAdapter(NamedTuple):
     def title(self) -> str:
         """Name of the stage, followed by `live` or `stored` if its rewards were the actor's own returns."""
         name = _STAGES[self.stage]
-        return f"{name} {self._paid_in}" if self._paid_in in ("live", "stored") else name
+        return f"{name} {self._reward_source}" if self._reward_source in ("live", "stored") else name
 
     @property
-    def paid_by_reward_model(self) -> bool:
+    def uses_reward_model(self) -> bool:
         """True if a reward model gave the rewards: always for PPO, for GRPO unless its rewards were ratings."""
-        return self.stage == "ppo" or self._paid_in == "model"
+        return self.stage == "ppo" or self._reward_source == "model"
 
     @property
-    def _paid_in(self) -> str | None:
+    def _reward_source(self) -> str | None:
         """Source of GRPO's rewards in its config: `model`, `live` or `stored`."""
         return self.metrics.inputs.get("optimizer", {}).get("reward") if self.stage == "grpo" else None
 
@@ -149,9 +145,9 @@ class TrainedAdapter(NamedTuple):
         return Cell(words=(code(str(self.folder)), after), files=(str(self.folder / METRICS),))
 
 
-def training(evaluated: Evaluated) -> Iterator[Chapter]:
+def training(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the curves, costs and audits of the report's models, if a stage trained any."""
-    if trained := trained_adapters(evaluated.experiment, evaluated.models):
+    if trained := trained_adapters(evaluation.experiment, evaluation.models):
         parts: list[Part | Words] = [*training_figures(trained), *curve_table(trained), training_table(trained)]
         yield chapter("How the models were trained", *parts, *reward_audit(trained))
 
@@ -159,22 +155,21 @@ def training(evaluated: Evaluated) -> Iterator[Chapter]:
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[TrainedAdapter]:
     """Return the adapters of a report's models and the reward models that trained them or choose answers, by stage."""
     judged = {name: chosen.model for name in models if (chosen := best_of(name))}
-    policies = written_in([served_folder(experiment, judged.get(name, name)) for name in models])
-    rewards = [reward_beside(adapter.folder) for adapter in policies if adapter.paid_by_reward_model]
+    policies = adapters_in([served_folder(experiment, judged.get(name, name)) for name in models])
+    rewards = [reward_beside(adapter.folder) for adapter in policies if adapter.uses_reward_model]
     rewards += [reward_folder(experiment, model) for model in judged.values()]
     unique: dict[Any, TrainedAdapter] = {}
-    for adapter in (*policies, *written_in(rewards)):
+    for adapter in (*policies, *adapters_in(rewards)):
         # A copy in another run is the same adapter.
         unique.setdefault(adapter.metrics.adapter_sha256 or adapter.folder, adapter)
-    return in_order(unique.values())
+    return sort_by_stage(unique.values())
 
 
-def in_order(adapters: Iterable[TrainedAdapter]) -> list[TrainedAdapter]:
-    """Return adapters in the order of their stages."""
+def sort_by_stage(adapters: Iterable[TrainedAdapter]) -> list[TrainedAdapter]:
     return sorted(adapters, key=lambda adapter: (list(_STAGES).index(adapter.stage), str(adapter.folder)))
 
 
-def written_in(folders: Sequence[Path]) -> list[TrainedAdapter]:
+def adapters_in(folders: Sequence[Path]) -> list[TrainedAdapter]:
     """Read the adapters of those folders in which a training stage wrote metrics."""
     written = [folder for folder in folders if (folder / METRICS).is_file()]
     adapters = [TrainedAdapter(folder, read_metrics(folder)) for folder in written]
@@ -185,10 +180,10 @@ def training_figures(trained: Sequence[TrainedAdapter]) -> Iterator[Figure]:
     """Yield a figure for each kind of curve that some stage recorded: a thin line for each seed, and their mean."""
     groups = group_by_title(trained)
     for name, panel in _PANELS.items():
-        drawn = {title: seeds for title, seeds in groups.items() if name in _CURVES[seeds[0].stage]}
-        lines = [_series(title, [_values(adapter, name) for adapter in seeds]) for title, seeds in drawn.items()]
+        drawn = {title: seeds for title, seeds in groups.items() if seeds[0].stage in panel.stages}
+        lines = [_series(title, list(map(panel.values, seeds))) for title, seeds in drawn.items()]
         if series := tuple(line for line in lines if line.points):
-            caption = panel.caption + _SEEDS * any(line.members for line in series)
+            caption = panel.caption + _SEEDS_CAPTION * any(line.members for line in series)
             chart = LineChart(x_title=panel.x_title, y_title=panel.y_title, series=series)
             yield Figure(name=name, caption=caption, chart=chart)
 
@@ -198,12 +193,13 @@ def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[Table, Words]:
     rows = [
         [
             Cell(words=title, files=tuple(str(adapter.folder / METRICS) for adapter in seeds)),
-            _PANELS[name].measure,
+            panel.measure,
             number(len(seeds)),
-            *_ends(seeds, name),
+            *_ends(seeds, panel),
         ]
         for title, seeds in group_by_title(trained).items()
-        for name in _CURVES[seeds[0].stage]
+        for panel in _PANELS.values()
+        if seeds[0].stage in panel.stages
     ]
     note = _CURVE_NOTE + _EPISODES_NOTE * any(adapter.stage == "sac" for adapter in trained)
     return table(["stage", "curve", "seeds", "first", "last"], rows, "Where each training curve begins and ends."), note
@@ -221,41 +217,31 @@ def group_by_title(trained: Sequence[TrainedAdapter]) -> Mapping[str, list[Train
         stages.setdefault(title, []).append(adapter)
     groups: dict[str, list[TrainedAdapter]] = {}
     for title, alike in stages.items():
-        settings = [_settings(adapter) for adapter in alike]
-        names = [
-            name
-            for name in dict.fromkeys(name for values in settings for name in values)
-            if any(values.get(name) != settings[0].get(name) for values in settings)
-        ]
+        settings = list(map(_settings, alike))
+        names = dict.fromkeys(name for values in settings for name in values)
+        differing = [name for name in names if any(values.get(name) != settings[0].get(name) for values in settings)]
         for adapter, its_settings in zip(alike, settings, strict=True):
-            full_title = ", ".join((title, *(f"{name} {its_settings.get(name)}" for name in names)))
+            full_title = ", ".join((title, *(f"{name} {its_settings.get(name)}" for name in differing)))
             groups.setdefault(full_title, []).append(adapter)
     return groups
 
 
 def _settings(adapter: TrainedAdapter) -> dict[str, Any]:
-    """Return the config values on which the weights depend."""
     inputs: dict[str, Any] = adapter.metrics.inputs
     flat = {name: inputs.get(name) for name in ("base", "quantization", "dtype", "max_new_tokens")}
     return {**flat, **inputs.get("lora", {}), **inputs.get("optimizer", {})}
 
 
-def _values(adapter: TrainedAdapter, name: str) -> list[float]:
-    """Return the curve of one adapter, a value for each step or update."""
-    measure, metrics = _PANELS[name].measure, adapter.metrics
-    values = metrics.losses if measure == "loss" else [update.get(measure) for update in metrics.history]
-    return [value for value in values if isinstance(value, int | float)]
-
-
-def _ends(seeds: Sequence[TrainedAdapter], name: str) -> list[str | Cell]:
+def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> list[str | Cell]:
     """Return the means of the first and of the last values over the seeds, with intervals; dashes if one has no two."""
-    averaged = _EPISODES if seeds[0].stage == "sac" else _PANELS[name].averaged
-    ends = [first_and_last(_values(adapter, name), averaged) for adapter in seeds]
-    return [DASH, DASH] if None in ends else [_mean(values_S) for values_S in zip(*filter(None, ends), strict=True)]
-
-
-def _mean(values_S: Sequence[float]) -> Cell:
-    return interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(values_S[0], ".3f")
+    averaged = _EPISODES if seeds[0].stage == "sac" else panel.averaged
+    ends = [first_and_last(panel.values(adapter), averaged) for adapter in seeds]
+    if None in ends:
+        return [DASH, DASH]
+    return [
+        interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(values_S[0], ".3f")
+        for values_S in zip(*filter(None, ends), strict=True)
+    ]
 
 
 def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
@@ -269,18 +255,17 @@ def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
     return Series(
         name=title,
         note=f"(mean of {len(lines)})",
-        points=thin([(step, mean.mean) for step, mean in means]),
-        bounds=thin([(mean.low, mean.high) for _, mean in means]),
+        points=thinned([(step, mean.mean) for step, mean in means]),
+        bounds=thinned([(mean.low, mean.high) for _, mean in means]),
         members=lines,
     )
 
 
 def _points(values: Sequence[float]) -> Points:
-    return thin([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])
+    return thinned([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])
 
 
 def training_table(trained: Sequence[TrainedAdapter]) -> Table:
-    """Return the data, length and cost of every stage."""
     rows = [
         [
             adapter.title,
@@ -313,18 +298,18 @@ def reward_audit(trained: Sequence[TrainedAdapter]) -> Iterator[Table | Words]:
     A DPO policy counts as a reward model by its implicit reward.
     """
     audited = [adapter for adapter in trained if adapter.stage in ("reward", "dpo")]
-    if audited:
-        rows = [
-            [
-                adapter.cell(" (implicit)" * (adapter.stage == "dpo")),
-                *(_measure(adapter, name) for name in _AUDITED.values()),
-            ]
-            for adapter in audited
+    rows = [
+        [
+            adapter.cell(" (implicit)" * (adapter.stage == "dpo")),
+            *(_measure(adapter, name) for name in _AUDIT_MEASURES.values()),
         ]
-        yield table(["reward model", *_AUDITED], rows, "The reward models on pairs of held-out tasks.")
+        for adapter in audited
+    ]
+    if rows:
+        yield table(["reward model", *_AUDIT_MEASURES], rows, "The reward models on pairs of held-out tasks.")
         yield _AUDIT_NOTE
     if tested := [_tests(adapter) for adapter in audited if adapter.metrics.measure("held_out_p_value") is not None]:
-        yield table(["reward model", *_TESTED], tested, "Tests of the accuracy on held-out pairs.")
+        yield table(["reward model", *_TEST_COLUMNS], tested, "Tests of the accuracy on held-out pairs.")
         yield _TEST_NOTE
 
 

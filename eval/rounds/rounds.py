@@ -27,7 +27,6 @@ from retroformer.config.storage import open_whole_store
 from retroformer.errors import ConfigError, ServiceError
 
 from ..measure.results import arm_results
-from ..play.arm_settings import held_out_splits
 
 
 def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
@@ -44,7 +43,7 @@ def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
             "Rounds need development tasks of one environment: set rounds.split to a split that is neither trained on "
             "nor evaluated on."
         )
-    if rounds.split in (experiment.environment.split, *held_out_splits(experiment)):
+    if rounds.split in (experiment.environment.split, *experiment.held_out_splits):
         raise ConfigError(
             f"rounds.split={rounds.split}: the config trains or evaluates on this split, but a reflector must be "
             "chosen on other tasks. Name another split in rounds.split, or in environment.split or eval.split."
@@ -67,8 +66,8 @@ def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
                 trainer.submit("train", [stage, str(config), *own]).result()
             candidate = experiment.model_copy(update={"round": number}).stage_folder(rounds.stages[-1]).name
             compared = [best[-1], candidate]
-            trainer.submit("eval", [str(config), *overrides, *_comparing(experiment, compared)]).result()
-            solved |= _solved(experiment, config, overrides, compared)
+            trainer.submit("eval", [str(config), *overrides, *_comparison_overrides(experiment, compared)]).result()
+            solved |= _shares(experiment, config, overrides, compared)
             shares = ", ".join(f"{name} {solved[name]:.3f}" for name in compared)
             yield f"round {number}: share of the development tasks solved: {shares}"
             best.append(max(compared, key=lambda name: solved[name]))
@@ -86,7 +85,6 @@ class _Worker:
         self._thread = ThreadPoolExecutor(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.seconds = 0.0
-        """Time that the commands have taken."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +111,7 @@ class _Worker:
             )
 
 
-def _comparing(experiment: Experiment, names: Sequence[str]) -> list[str]:
+def _comparison_overrides(experiment: Experiment, names: Sequence[str]) -> list[str]:
     """Return the overrides that compare these reflectors on the development tasks."""
     folders = {name: experiment.folder / name for name in names}
     adapters = {name: str(folder) for name, folder in folders.items() if folder.is_dir()}
@@ -133,9 +131,9 @@ def _comparing(experiment: Experiment, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _solved(experiment: Experiment, config: Path, overrides: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     """Return the share of the development tasks that each of these reflectors solves by the last trial."""
-    development = load(config, [*overrides, *_comparing(experiment, names)])
+    development = load(config, [*overrides, *_comparison_overrides(experiment, names)])
     tasks = chosen_tasks(development, development.eval.tasks, (str(experiment.rounds.split),))
     with closing(open_whole_store(development)) as store:
         arms, last_counts = {name: [evaluation(name)] for name in names}, development.evaluator.last_counts

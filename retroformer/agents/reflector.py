@@ -1,7 +1,7 @@
 """The arm whose advice a language model writes, and its reflector: the trained model or any other."""
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -40,6 +40,12 @@ class ModelArm(Arm):
         if isinstance(self.model, tuple):
             return {model: self.model_copy(update={"model": model}) for model in self.model}
         return super().split()
+
+    def with_prefix(self, prefix: str, model: str | None = None) -> Self:
+        return self if model is None else self.model_copy(update={"model": model})
+
+    def reflector_settings(self) -> dict[str, Any]:
+        return {} if self.history is None else {"history": self.history}
 
     def check(self, here: str, setting: ArmSetting) -> None:
         if any(map(best_of, self.models)) and not setting.best_of_temperature:

@@ -162,6 +162,12 @@ class Experiment(Section):
         """Folder of the report: runs/RUN/eval, for a domain runs/RUN/eval/DOMAIN."""
         return self.folder / "eval" / self.domain
 
+    @property
+    def held_out_splits(self) -> tuple[str, ...]:
+        """Splits that the report covers."""
+        split = self.eval.split or self.environment.split
+        return (split,) if isinstance(split, str) else split
+
     def stage_folder(self, stage: str) -> Path:
         """Return the folder of a stage's adapter: runs/RUN/STAGE[-VARIANT], in later rounds with -ROUND behind it."""
         variant = self.train.variants.get(stage)

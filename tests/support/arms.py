@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.config.parts import LoadedConfig
 from retroformer.method.records import Outcome, Trajectory
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config

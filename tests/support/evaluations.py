@@ -10,9 +10,8 @@ import numpy as np
 import yaml
 
 from eval.measure.results import ArmResult, SeedResult, arm_results
-from eval.play.arm_settings import stored_names
 from eval.play.verify import VerifiedModel
-from eval.report.evaluation import Evaluated
+from eval.report.evaluation import ReportInput
 from eval.report.report import write_report
 from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.experiment import Experiment
@@ -79,9 +78,9 @@ def write_evaluation(
             for stored, solved in wins.items() if number >= 2 else ():
                 _retry(store, Key(arm=stored, task_id=riddle.id, trial=1), number < 2 + solved, advised)
         store.add_invalid(Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
-        arms = stored_names(experiment.eval.arms)
+        arms = experiment.eval.stored_names
         outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
-        path = write_report(Evaluated(experiment, TASKS, outcomes, verified, store, "cd" * 32))
+        path = write_report(ReportInput(experiment, TASKS, outcomes, verified, store, "cd" * 32))
     return path.parent
 
 
@@ -117,10 +116,10 @@ def _retry(store: Store, key: Key, won: bool, advised: str) -> None:
     store.add_trajectory(key, attempt_at(riddle, (float(won),), outcome))
 
 
-def evaluated(results: Sequence[ArmResult], **config: Any) -> Evaluated:
+def evaluated(results: Sequence[ArmResult], **config: Any) -> ReportInput:
     """Return an evaluation with these results, whose store holds nothing."""
     experiment = Experiment.model_validate({"run": "riddles", "environment": {"name": "alfworld"}, **config})
-    return Evaluated(experiment, (), results, (), cast(Store, None))
+    return ReportInput(experiment, (), results, (), cast(Store, None))
 
 
 def arm(name: str, *stored: str, last_counts: bool = False) -> ArmResult:

@@ -78,6 +78,8 @@ class Arm(Section):
 
     reads_solution: ClassVar[bool] = False
     """True if its advice uses the solution of the task: an upper bound, not a fair arm."""
+    retrieves: ClassVar[bool] = False
+    """True if its advice was collected on other tasks."""
 
     kind: str
     """Source of the advice: the name of a class of arms."""
@@ -107,11 +109,34 @@ class Arm(Section):
         """True if its advice is given before the first attempt, too, which the arm then plays itself."""
         return False
 
+    @property
+    def source(self) -> str | None:
+        """Arm whose advice it gives to other tasks; None if it has advice of its own."""
+        return None
+
+    @property
+    def is_limited(self) -> bool:
+        """True if it gives advice about some kinds of tasks alone, as far as there is any."""
+        return False
+
+    @property
+    def learns_while_playing(self) -> bool:
+        """True if its advice for later tasks depends on what its advice for earlier ones gained."""
+        return False
+
     def split(self) -> Mapping[str, Self]:
         """Return arms with one model of each role, by the name of the training seed; by "" if it has none."""
         if isinstance(self.actor_model, tuple):
             return {model: self.model_copy(update={"actor_model": model}) for model in self.actor_model}
         return {"": self}
+
+    def with_prefix(self, prefix: str, model: str | None = None) -> Self:
+        """Return the arm among arms named PREFIX/ARM; if `model` is given, it writes the advice of all model arms."""
+        return self
+
+    def reflector_settings(self) -> dict[str, Any]:
+        """Return the settings of the config's reflector that it changes."""
+        return {}
 
     def check(self, here: str, setting: ArmSetting) -> None:
         """Refuse settings that cannot be played. `here` is the arm's place in the config. Raises ConfigError."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -140,9 +140,20 @@ class PlaceboArm(Arm):
     keeps what is generally true and removes what was read in the failure; other_kinds: the rest. Where no such task has
     advice, that of any other task is given, and the report counts it."""
 
+    @property
+    def source(self) -> str:
+        return self.of
+
+    @property
+    def is_limited(self) -> bool:
+        return self.among != "any"
+
+    def with_prefix(self, prefix: str, model: str | None = None) -> Self:
+        return self.model_copy(update={"of": f"{prefix}/{self.of}"})
+
     def check(self, here: str, setting: ArmSetting) -> None:
         source = setting.arms.get(self.of)
-        if source is None or isinstance(source, PlaceboArm):
+        if source is None or source.source is not None:
             names = ", ".join(setting.arms)
             raise ConfigError(f"{here}.of: {self.of!r} is not an arm that writes advice; name one of {names}.")
         if self.among != "any" and setting.kind_of is None:

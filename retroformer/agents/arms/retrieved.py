@@ -5,7 +5,7 @@ The score of a piece of advice is the similarity of its task times an upper conf
 
 A reflector can also learn from its retrievals: the gain of a retry that was made with a piece of advice then counts
 like one more rating of it, in its mean and in its number of uses. Gains count for later tasks only, in a fixed order of
-the tasks; eval/play/learning.py has the rule.
+the tasks; eval/play/order.py has the rule.
 
 Everything that does not depend on the failure is computed once: the usefulness of each piece, and an inverted index of
 the openings. A retrieval then adds up one array for each word of the failed task's opening.
@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.config.arm_names import is_rated
@@ -40,10 +40,16 @@ _MANY_PIECES = 20_000
 class RetrievedArm(Arm):
     """Advice collected on other tasks, chosen by task similarity and realised rating."""
 
+    retrieves: ClassVar = True
+
     kind: Literal["retrieved"] = "retrieved"
     learns: bool = False
     """If true, the gain of each retry counts for the advice that it was made with, when advice for later tasks is
     chosen. Tasks are then played ten at a time, and every choice depends on their order."""
+
+    @property
+    def learns_while_playing(self) -> bool:
+        return self.learns
 
     def build(self, parts: ArmParts) -> "RetrievingReflector":
         """Return the reflector, which has learned nothing yet. Raises MissingInput if no advice was collected."""

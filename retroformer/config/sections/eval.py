@@ -9,6 +9,7 @@ from retroformer.agents.arms.arm import Arm
 from retroformer.agents.arms.baselines import DocumentArm, NoAdviceArm, PhraseArm, PlaceboArm
 from retroformer.agents.arms.retrieved import RetrievedArm
 from retroformer.agents.reflector import ModelArm
+from retroformer.config.arm_names import evaluation
 from retroformer.config.sections.base import Endpoint, Positive, Section, Spending
 from retroformer.environments.registry import extras
 from retroformer.environments.section import EnvironmentSection
@@ -103,3 +104,18 @@ class Eval(Spending):
     examples: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Arms whose advice on the same failures the report shows, such as those of all stages of training; None: all that
     write advice."""
+
+    @property
+    def stored_names(self) -> dict[str, list[str]]:
+        """Names in the store of each arm: one, or one for each of its training seeds."""
+        return {name: [evaluation(name, seed) for seed in arm.split()] for name, arm in self.arms.items()}
+
+    @property
+    def reflector_models(self) -> list[str]:
+        """Every model that writes advice."""
+        return sorted({model for arm in self.arms.values() for model in arm.models})
+
+    @property
+    def actor_models(self) -> list[str]:
+        """Models that act in the retries of an arm in place of the config's actor."""
+        return sorted({model for arm in self.arms.values() for model in arm.actor_models})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.gate.promote import Decision, decide, differences_of, failed_at_first, prepare
+from eval.gate.promote import Decision, decide, differences_of, prepare, tasks_to_retry
 from retroformer.config.arm_names import FIRST_TRIAL_OF_GATE
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
@@ -85,7 +85,7 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
     kept = history.keep("sft", Path("runs/doors/sft"))
     history.append((), "first", kept, "nothing was served before")
     assert "is the reflector already: add --against none" in refusal("sft")
-    assert prepare(config, (), "sft", "none").opponent is None
+    assert prepare(config, (), "sft", "none").baseline is None
     roll_back(history, history.records(), "live outcomes", by_monitor=True)
     assert "live outcomes have shown it to be worse" in refusal("sft", "none")
     with closing(open_store(load(config))) as store:
@@ -106,7 +106,7 @@ def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missi
         add(FIRST_TRIAL_OF_GATE, "b", 0, 0.0)
         add(FIRST_TRIAL_OF_GATE, "c", 0, 1.0)
         add("gate/new", "b", 1, 7.0)
-        failed = failed_at_first(store, tasks)
+        failed = tasks_to_retry(store, tasks)
         assert [task.id for task in failed] == ["b"], "c was solved at first, and a was never played"
         with pytest.raises(InfrastructureFailure, match="1 retries could not be played, such as that of 'b'"):
             differences_of(store, failed, "gate/new", "gate/old")

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.measure.rates import paired_difference, with_these_seeds
-from eval.measure.results import ArmResult, SeedResult
+from eval.measure.results import ArmResult, SeedResult, mean_over_seeds, paired_difference
 from eval.measure.statistics import Floats, bootstrap_seeds
 from retroformer.method.records import Usage
 
@@ -39,7 +38,7 @@ def test_the_seeds_of_arms_with_other_numbers_of_them_are_groups_of_their_own() 
     first, second = paired_difference(two, three)
     assert first.tolist() == [[1, 1, 1], [0, 0, 1]]
     assert second.tolist() == [[0, 0, -1], [-1, 0, -1], [-1, -1, -1]]
-    assert with_these_seeds((first, second)) == pytest.approx([-1 / 6, 1 / 6, 0])
+    assert mean_over_seeds((first, second)) == pytest.approx([-1 / 6, 1 / 6, 0])
 
 
 def test_every_seed_is_compared_with_an_arm_that_has_none() -> None:

@@ -6,12 +6,11 @@ from statistics import stdev
 import numpy as np
 import pytest
 
+from eval.measure import statistics
 from eval.measure.statistics import (
     Floats,
     Intervals,
     MeanInterval,
-    bootstrap,
-    bootstrap_all,
     bootstrap_seeds,
     mcnemar,
     over_seeds,
@@ -21,6 +20,11 @@ from eval.measure.statistics import (
 def outcomes(text: str) -> Floats:
     """Convert `1101` to three solved tasks and one failed."""
     return np.array([float(digit) for digit in text])
+
+
+def bootstrap(values_T: Floats, seed: int) -> MeanInterval:
+    """Return the interval of values that are resampled alone."""
+    return statistics.bootstrap([values_T], seed)[0]
 
 
 def test_the_bootstrap_interval_of_a_constant_has_zero_width() -> None:
@@ -99,10 +103,10 @@ def test_intervals_are_fixed(tasks: int, expected: dict[str, tuple[float, float,
 @pytest.mark.parametrize("tasks", [1, 2, 9, 130, 1500])
 def test_an_interval_does_not_depend_on_what_is_resampled_with_it(tasks: int) -> None:
     vectors = list(curve_values(tasks).values())
-    assert bootstrap_all(vectors, seed=3) == [bootstrap(values_T, seed=3) for values_T in vectors]
+    assert statistics.bootstrap(vectors, seed=3) == [bootstrap(values_T, seed=3) for values_T in vectors]
     intervals = Intervals(seed=3)
     intervals.prepare([*vectors, *curve_values(tasks + 1).values(), np.array([])])
-    assert [intervals.of(values_T) for values_T in vectors] == bootstrap_all(vectors, seed=3)
+    assert [intervals.of(values_T) for values_T in vectors] == statistics.bootstrap(vectors, seed=3)
 
 
 def naive_bootstrap(values_ST: Floats, draws: int) -> tuple[float, float]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from eval.play.compare import compare_arms
 from eval.play.verify import verify_models
+from eval.report.report import compare_arms
 from retroformer.config.parts import Connections, parts
 from retroformer.config.sections.base import Endpoint
 from retroformer.config.storage import open_store

@@ -9,14 +9,14 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.measure.results import arm_results
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.parts import LoadedConfig, chosen_tasks
 from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, EndpointFailure, InfrastructureFailure
 from retroformer.method.records import Outcome
 from tests.support.endpoint import Behaviour, Endpoint
-from tests.support.runs import HOUSEHOLD, facts, open_config, run, write_config
+from tests.support.runs import facts, open_config, run, write_config
 
 REMOTE, PLACEBO, ALONE = "eval/remote reflector", "eval/placebo", "eval/no reflection"
 
@@ -175,21 +175,14 @@ def test_a_judge_that_is_always_wrong_makes_the_agent_play_won_games_again_and_l
     assert curve.solved_NT[:, curve.solved_NT[0] == 1].tolist() == [[1.0] * len(won)] * 3
 
 
-def test_a_temperature_that_eval_does_not_read_is_refused_unless_the_run_collects(tmp_path: Path) -> None:
-    only_eval = {name: section for name, section in HOUSEHOLD.items() if name != "collect"}
+def test_advice_is_sampled_at_the_temperature_of_eval(tmp_path: Path) -> None:
     with Endpoint() as server:
-        path = write_config(tmp_path, server.url, only_eval)
-        sampling = ("loop.trials=2", "eval.tasks=2", "reflector.temperature=0.2")
-        with pytest.raises(
-            ConfigError, match=r"reflector\.temperature is that of collect.*set eval\.temperature instead"
-        ):
-            compare(open_config(path, *sampling))
-        compare(open_config(path, "loop.trials=2", "eval.tasks=2", "eval.temperature=0.2"))
+        path = write_config(tmp_path, server.url)
+        sampling = ("loop.trials=2", "eval.tasks=2", "reflector.temperature=0.4", "eval.temperature=0.2")
+        compare(open_config(path, *sampling))
         probe, *asked = [request["temperature"] for request in server.requests]
         assert probe == 0
         assert set(asked) == {0.2}
-        asyncio.run(rate_reflections(open_config(path, *sampling, "run=both", "collect.tasks=2")))
-        compare(open_config(path, *sampling, "run=both"))
 
 
 @pytest.mark.slow

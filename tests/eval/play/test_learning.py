@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
-from eval.play.compare import compare_arms
-from eval.play.learning import play_and_learn, retrieval_gains
+from eval.play.order import play_and_learn, retrieval_gains
+from eval.report.report import compare_arms
 from retroformer.agents.arms.retrieved import (
     TASKS_AT_ONCE,
     RatedAdvice,

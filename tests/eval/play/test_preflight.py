@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.play.compare import compare_arms
 from eval.play.preflight import check_arms, refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
+from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.environments.registry import taskset

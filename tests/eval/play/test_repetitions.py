@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.play.arm_settings import with_actor
-from eval.play.compare import compare_arms
+from eval.play.preflight import with_actor
+from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.config.parts import LoadedConfig
 from retroformer.errors import ConfigError

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.measure.results import ArmResult, arm_results, with_unfinished
-from eval.play.arm_settings import stored_names
-from eval.report.evaluation import Evaluated
+from eval.measure.results import ArmResult, arm_results, count_unfinished
+from eval.report.evaluation import ReportInput
 from eval.report.report import write_actors, write_report
 from retroformer.config.arm_names import FIRST_TRIAL, first_trial
 from retroformer.config.experiment import Experiment
@@ -69,10 +68,10 @@ def report_of(attempts: Mapping[str, Sequence[str]], config: str = CONFIG) -> st
     """Return the report in Markdown."""
     experiment = experiment_of(config)
     store = filled(experiment, attempts)
-    arms = stored_names(experiment.eval.arms)
+    arms = experiment.eval.stored_names
     tasks = tasks_of(attempts)
     outcomes = arm_results(store, tasks, arms, experiment.loop.trials)
-    write_report(Evaluated(experiment, tasks, outcomes, [], store))
+    write_report(ReportInput(experiment, tasks, outcomes, [], store))
     store.close()
     return Path("runs/riddles/eval/report.md").read_text()
 
@@ -104,7 +103,7 @@ def test_a_task_counts_as_unsolved_from_its_first_missing_trial_on_unless_it_was
     # Solved at once; retry missing; solved by a retry; second retry missing; solved, judged as failed, retry missing.
     attempts = {FIRST_TRIAL: ["+", ".", ".", ".", "n"], "eval/x": ["", "?", "+", ".?", "?"]}
     (x,) = outcomes_of(["x"], 3, attempts)
-    (whole,) = with_unfinished([x])
+    (whole,) = count_unfinished([x])
     assert x.solved_NT.tolist() == [[1, 0], [1, 1], [1, 1]]
     assert whole.solved_NT.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 0, 1, 0, 1]]
     assert whole.return_NT.tolist() == whole.solved_NT.tolist()
@@ -227,9 +226,9 @@ def test_a_missing_retry_is_not_a_failed_one() -> None:
     experiment = load(Path("riddles.yaml"))
     store = Store(experiment.store_url, experiment.run)
     store.add_reflection(Key(arm=TRAINED, task_id="capital-02", trial=1), 0, advice("Say Paris."))
-    arms = stored_names(experiment.eval.arms)
+    arms = experiment.eval.stored_names
     tasks = tasks_of(DISPUTED)
-    write_report(Evaluated(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
+    write_report(ReportInput(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
     store.close()
     assert "| trained | Say Paris. | not tried | - |" in Path("runs/riddles/eval/report.md").read_text()
 
@@ -255,6 +254,6 @@ def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
     assert "| bold | none | 0.500 [0.000, 1.000] | 0.750 [0.250, 1.000] |" in counted
     assert "| shy | none | 0.333 [0.000, 1.000] | 0.333 [0.000, 1.000] |" in finished
     assert "| shy | none | 0.250 [0.000, 0.750] | 0.250 [0.000, 0.750] |" in counted
-    played = {actor: with_unfinished(arms) for actor, arms in played.items()}
+    played = {actor: count_unfinished(arms) for actor, arms in played.items()}
     write_actors(experiment, played)
     assert "counted as failures" not in Path("runs/riddles/eval/report.md").read_text()

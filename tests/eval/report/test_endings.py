@@ -39,7 +39,7 @@ def test_own_judgements_are_counted_against_the_truth(tmp_path: Path) -> None:
 
 def test_an_agent_that_sees_the_outcome_judges_nothing(tmp_path: Path) -> None:
     groups = counted(tmp_path, (True, None), (False, None))
-    assert not any(counts.judged for counts in groups.counts.values())
+    assert not any(groups.judged.values())
 
 
 def test_failures_are_sorted_arm_by_arm(tmp_path: Path) -> None:

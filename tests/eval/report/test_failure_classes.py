@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.measure.results import arm_results
-from eval.report.attempts import ClassesByTrial, hallucinated, planned_inefficiently
+from eval.report.attempts import ClassesByTrial, is_hallucination, is_inefficient
 from eval.report.evaluation import facts_by_task
 from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
@@ -24,31 +24,31 @@ def did(*steps: tuple[str, str], name: str = "a", outcome: Outcome = Outcome.FAI
 
 
 def test_a_repeated_action_with_the_same_answer_is_a_hallucination() -> None:
-    assert hallucinated(did(("wait", "Noted."), *STUCK))
-    assert not hallucinated(did(("look", "A desk."), ("look", "A desk and a lamp.")))
-    assert not hallucinated(did(("look", "A desk."), ("wait", "A desk.")))
+    assert is_hallucination(did(("wait", "Noted."), *STUCK))
+    assert not is_hallucination(did(("look", "A desk."), ("look", "A desk and a lamp.")))
+    assert not is_hallucination(did(("look", "A desk."), ("wait", "A desk.")))
 
 
 def test_equal_actions_that_are_not_consecutive_are_no_hallucination() -> None:
-    assert not hallucinated(did(("look", "A desk."), ("wait", "Noted."), ("look", "A desk.")))
+    assert not is_hallucination(did(("look", "A desk."), ("wait", "Noted."), ("look", "A desk.")))
 
 
 def test_a_cycle_is_a_hallucination() -> None:
     doors = (("go left", "A door."), ("go right", "A desk."))
-    assert not hallucinated(did(*(doors * 3)))
-    assert hallucinated(did(*(doors * 4)))
+    assert not is_hallucination(did(*(doors * 3)))
+    assert is_hallucination(did(*(doors * 4)))
 
 
 def test_an_attempt_that_ended_in_a_cycle_is_a_hallucination_at_any_limit_of_repetitions() -> None:
     doors = did(("go left", "A door."), ("go right", "A desk."), ("go left", "A door."))
-    assert not hallucinated(doors)
-    assert hallucinated(doors.model_copy(update={"ending": Ending.REPETITION}))
+    assert not is_hallucination(doors)
+    assert is_hallucination(doors.model_copy(update={"ending": Ending.REPETITION}))
 
 
 @pytest.mark.parametrize(("actions", "inefficient"), [(29, False), (30, True), (31, True)])
 def test_thirty_actions_are_inefficient(actions: int, inefficient: bool) -> None:
     made = did(*((f"go {index}", f"Place {index}.") for index in range(actions)))
-    assert planned_inefficiently(made) is inefficient
+    assert is_inefficient(made) is inefficient
 
 
 def rows(folder: Path, attempts: dict[str, list[Trajectory]], arms: dict[str, list[str]]) -> list[str]:

@@ -11,7 +11,7 @@ from eval.measure.statistics import bootstrap, bootstrap_counts
 from eval.view.index import Index
 from eval.view.pages.compare import compare
 from eval.view.site import Site
-from retroformer.coach.stories.runs import open_runs
+from retroformer.coach.stories.runs import opened
 from retroformer.method.records import Key
 from retroformer.run.store import NewTrajectory, Store
 from tests.eval.view.test_pages import read
@@ -59,7 +59,7 @@ def test_by_default_two_arms_of_one_run_are_compared(tmp_path: Path) -> None:
             for arm in arms:
                 store.declare(arm, {})
                 store.add([NewTrajectory(Key(arm=arm, task_id=DOOR.id), attempt("open"))])
-    with open_runs(tmp_path) as runs:
+    with opened(tmp_path) as runs:
         sources = list(runs)
         site = Site(sources, Index(sources, tmp_path / "index.db"))
         site.index.update()
@@ -76,7 +76,7 @@ def test_an_arm_that_is_not_there_gets_a_sentence(client: TestClient) -> None:
 
 def test_counting_values_gives_the_interval_of_drawing_tasks() -> None:
     difference_T = np.repeat([-1.0, 0.0, 1.0], [10, 60, 30])
-    by_task = bootstrap(difference_T, seed=0)
+    by_task = bootstrap([difference_T], seed=0)[0]
     by_count = bootstrap_counts(np.array([-1.0, 0.0, 1.0]), np.array([10, 60, 30]), seed=0)
     assert by_count.mean == by_task.mean == 0.2
     # Both estimate the same percentiles from 10,000 draws, each a multiple of .01.

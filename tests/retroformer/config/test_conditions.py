@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from collect.rate import rate_reflections
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.cases.export_cases import export_cases
 from retroformer.cases.import_cases import import_cases
 from retroformer.config.conditions import conditions

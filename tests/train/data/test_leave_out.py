@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.play.arm_settings import training_attempts
+from eval.play.preflight import training_attempts
 from retroformer.agents.arms.retrieved import load_rated_advice
 from retroformer.config.file import load
 from retroformer.config.storage import open_store

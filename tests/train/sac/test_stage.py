@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.records import Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collect.rate import rate_reflections
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.config.storage import open_store
 from retroformer.environments.agent.callers import Program
 from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFailure, MissingInput

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.config.arm_names import DOCUMENT
 from retroformer.errors import InfrastructureFailure, MissingInput
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from collect.rate import rate_reflections
-from eval.play.compare import compare_arms
+from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.method.records import Key, Outcome
