@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retroformer.cases.case import Case
     from retroformer.cases.files import read_cases, write_cases
+    from retroformer.coach.recorder import Gains
     from retroformer.coach.reflector import Advice, Invalid, Reflector
-    from retroformer.coach.story import Gains
 
 __all__ = ["Advice", "Case", "Gains", "Invalid", "Reflector", "read_cases", "write_cases"]
 
-_HOMES = {"Case": "cases.case", "Gains": "coach.story", "read_cases": "cases.files", "write_cases": "cases.files"}
+_HOMES = {"Case": "cases.case", "Gains": "coach.recorder", "read_cases": "cases.files", "write_cases": "cases.files"}
 """Modules of the public names that are not in `coach.reflector`."""
 
 

@@ -79,7 +79,7 @@ def init(
 
     Reads nothing. Writes agent.py, tasks.jsonl and agent.yaml to FOLDER.
     """
-    from retroformer.coach.starter import write_starter
+    from retroformer.config.starter import write_starter
 
     print(write_starter(folder))
 
@@ -129,11 +129,11 @@ def show(
 
     Reads the store of the run. Writes the list of stories, or those of one task, to standard output.
     """
-    from retroformer.coach.stories.runs import opened
-    from retroformer.coach.stories.show import shown
+    from retroformer.coach.stories.runs import open_runs
+    from retroformer.coach.stories.show import show_lines
 
-    with opened(run, overrides) as runs:
-        for line in shown(runs, task, arm, as_json=as_json):
+    with open_runs(run, overrides) as runs:
+        for line in show_lines(runs, task, arm, as_json=as_json):
             print(line)
 
 

@@ -25,7 +25,7 @@ from eval.view.index import Index
 from eval.view.server import application
 from eval.view.site import Site
 from retroformer.__main__ import main
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from retroformer.run.provenance import folder_sha256
 from tests.support.endpoint import Endpoint
 from tests.support.runs import HOUSEHOLD, ROOT
@@ -148,7 +148,7 @@ def test_every_number_of_the_report_names_the_code_that_computed_it(run: Path) -
 @pytest.fixture
 def reader(run: Path, tmp_path: Path) -> Iterator[TestClient]:
     with ExitStack() as stack:
-        sources = stack.enter_context(opened(run))
+        sources = stack.enter_context(open_runs(run))
         site = Site(sources, Index(sources, tmp_path / "index.db"))
         site.index.update()
         yield stack.enter_context(TestClient(application(site, 8765), base_url="http://127.0.0.1:8765"))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retroformer.coach.story import ADVISED_SPLIT
+from retroformer.coach.recorder import ADVISED_SPLIT
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store

@@ -13,7 +13,7 @@ from retroformer.files.document import DASH, Cell, Figure, Part, Report, StyledT
 from retroformer.files.text import visible
 
 from ..view import charts
-from ..view.rendering import inline, linked, templates
+from ..view.rendering import inline, link_to, templates
 
 _ELEMENTS = {
     "emphasis": Markup("<em>{}</em>"),
@@ -93,7 +93,7 @@ class ReportPage:
 
     def cell(self, cell: Cell) -> Markup:
         """Return a cell as HTML, with a link to what is behind it."""
-        return linked(self.words(cell.words), self._address(cell))
+        return link_to(self.words(cell.words), self._address(cell))
 
     def _address(self, cell: Cell) -> str:
         stored = [self.report.arms[name] for name in cell.arms if name in self.report.arms]

@@ -30,7 +30,7 @@ from retroformer.files.document import (
 from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
 from ..measure.statistics import over_seeds
-from ..view.charts import thinned
+from ..view.charts import thin
 from .evaluation import ReportInput
 from .solved import interval_cell
 
@@ -255,14 +255,14 @@ def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
     return Series(
         name=title,
         note=f"(mean of {len(lines)})",
-        points=thinned([(step, mean.mean) for step, mean in means]),
-        bounds=thinned([(mean.low, mean.high) for _, mean in means]),
+        points=thin([(step, mean.mean) for step, mean in means]),
+        bounds=thin([(mean.low, mean.high) for _, mean in means]),
         members=lines,
     )
 
 
 def _points(values: Sequence[float]) -> Points:
-    return thinned([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])
+    return thin([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])
 
 
 def training_table(trained: Sequence[TrainedAdapter]) -> Table:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from retroformer.files.document import IntervalChart, IntervalRow, LineChart, Points, Series
+from retroformer.files.document import IntervalChart, LineChart, Points, Series
 from retroformer.files.text import visible
 
 
@@ -85,7 +85,7 @@ def line(start: tuple[float, float], end: tuple[float, float]) -> Markup:
 
 def label(value: float) -> str:
     """Return the text of a tick."""
-    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:g}".replace("-", _MINUS)
 
 
 def text(x: float, y: float, content: str, anchor: str) -> Markup:
@@ -96,6 +96,7 @@ def short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
+_MINUS = "\N{MINUS SIGN}"
 _FRAME = Frame(width=560, height=300, left=48, right=12, top=30, bottom=44)
 _MARKERS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -121,7 +122,7 @@ _STYLE = Path(__file__).parent / "static" / "figures.css"
 
 def svg(chart: LineChart | IntervalChart, title: str) -> Markup:
     """Return a chart, without a legend, as a part of a page."""
-    return _part(title, *_drawn(chart))
+    return _part(title, *(_lines(chart) if isinstance(chart, LineChart) else _intervals(chart)))
 
 
 def legend(chart: LineChart | IntervalChart, links: Mapping[str, str] | None = None) -> Markup:
@@ -131,13 +132,13 @@ def legend(chart: LineChart | IntervalChart, links: Mapping[str, str] | None = N
     """
     linked, item = links or {}, Markup("<li>{}</li>")
     if isinstance(chart, IntervalChart):
-        entries = [item.format(_linked(row.name, linked)) for row in chart.rows if row.name in linked]
+        entries = [item.format(_link(row.name, linked)) for row in chart.rows if row.name in linked]
         entries = [item.format("Stories of"), *entries] if entries else []
     else:
         drawn = '<li class="s{}"><svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{}"/></svg>{}{}</li>'
         entries = [
             Markup(drawn).format(
-                number % _HUES, _marker(number), _linked(series.name, linked), f" {series.note}".rstrip()
+                number % _HUES, _marker(number), _link(series.name, linked), f" {series.note}".rstrip()
             )
             for number, series in enumerate(chart.series)
         ]
@@ -147,7 +148,7 @@ def legend(chart: LineChart | IntervalChart, links: Mapping[str, str] | None = N
 
 def file(chart: LineChart | IntervalChart, title: str) -> str:
     """Return a chart with its legend and style, as a file."""
-    height, drawn = _drawn(chart)
+    height, drawn = _lines(chart) if isinstance(chart, LineChart) else _intervals(chart)
     for number, series in enumerate(chart.series if isinstance(chart, LineChart) else ()):
         y = height + _LEGEND_ROW * 0.6
         marked = Markup('<g class="s{}"><path transform="translate({} {})" d="{}"/></g>')
@@ -158,11 +159,6 @@ def file(chart: LineChart | IntervalChart, title: str) -> str:
     size = Markup('viewBox="0 0 {0} {1}" width="{0}"').format(_FRAME.width, short(height))
     opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{}" {}>')
     return opening.format(visible(title), size) + Markup("<style>{}</style>{}</svg>\n").format(style, drawn)
-
-
-def _drawn(chart: LineChart | IntervalChart) -> tuple[float, Markup]:
-    """Return the height of a chart and its drawing."""
-    return _lines(chart) if isinstance(chart, LineChart) else _intervals(chart)
 
 
 def _lines(chart: LineChart) -> tuple[float, Markup]:
@@ -186,12 +182,13 @@ def _intervals(chart: IntervalChart) -> tuple[float, Markup]:
     drawn = Markup('<g class="zero">{}</g>').format(line((zero, 0), (zero, frame.floor)))
     for number, row in enumerate(chart.rows):
         y = number * _INTERVAL_ROW + 34.0
+        name = row.name if len(row.name) <= _LONGEST_NAME else f"{row.name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
         low, mean, high = (frame.x(across, value) for value in (row.low, row.mean, row.high))
         drawn += Markup('<g class="row {}"><title>{}</title>{}{}{}<circle cx="{}" cy="{}" r="5"/></g>').format(
-            _judged(row),
+            "same" if not row.claimed else "gain" if row.mean > 0 else "loss",
             visible(row.name),
-            text(0, y - 14, shortened(row.name), "start"),
-            text(frame.width, y - 14, _numbers(row), "end"),
+            text(0, y - 14, name, "start"),
+            text(frame.width, y - 14, f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]".replace("-", _MINUS), "end"),
             line((low, y), (high, y)),
             short(mean),
             short(y),
@@ -216,19 +213,14 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], x_title: str, y_tit
     return _part(title, _FRAME.height, drawn)
 
 
-def thinned(points: Sequence[tuple[float, float]]) -> Points:
+def thin(points: Sequence[tuple[float, float]]) -> Points:
     """Return about 400 of the points, the last included: more cannot be told apart."""
     every = max(1, math.ceil(len(points) / _MOST_POINTS))
     return (*points[:-1:every], points[-1]) if points else ()
 
 
-def shortened(name: str) -> str:
-    """Return a name that leaves room for numbers beside it."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
 _Place = Callable[[tuple[float, float]], tuple[float, float]]
-"""Maps a data point to its position in the drawing."""
+"""Function from a data point to its position in the drawing."""
 
 
 def _series(number: int, series: Series, place: _Place) -> Markup:
@@ -243,7 +235,7 @@ def _series(number: int, series: Series, place: _Place) -> Markup:
     points = _places(series.points, place)
     parts = [
         *(_polyline("member", _places(member, place)) for member in series.members),
-        *([line(*pair) for pair in ends] if sparse else [_band(ends)]),
+        *([line(*pair) for pair in ends] if sparse else _band(ends)),
         _polyline("dotted", _places(series.dotted, place)),
         _polyline("", points),
         *(
@@ -263,17 +255,15 @@ def _polyline(kind: str, points: Sequence[tuple[float, float]]) -> Markup:
     if not points:
         return Markup("")
     named = Markup(' class="{}"').format(kind) if kind else ""
-    return Markup('<polyline{} points="{}"/>').format(named, _joined(points))
+    return Markup('<polyline{} points="{}"/>').format(named, _svg_points(points))
 
 
-def _band(ends: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> Markup:
-    if not ends:
-        return Markup("")
-    lows, highs = zip(*ends, strict=True)
-    return Markup('<polygon points="{}"/>').format(_joined([*lows, *reversed(highs)]))
+def _band(ends: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> list[Markup]:
+    outline = [*(low for low, _ in ends), *(high for _, high in reversed(ends))]
+    return [Markup('<polygon points="{}"/>').format(_svg_points(outline))] if ends else []
 
 
-def _joined(points: Iterable[tuple[float, float]]) -> str:
+def _svg_points(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{short(x)},{short(y)}" for x, y in points)
 
 
@@ -281,21 +271,9 @@ def _marker(number: int) -> str:
     return _MARKERS[number % len(_MARKERS)]
 
 
-def _linked(name: str, links: Mapping[str, str]) -> Markup:
+def _link(name: str, links: Mapping[str, str]) -> Markup:
     shown = escape(visible(name))
     return Markup('<a href="{}">{}</a>').format(links[name], shown) if name in links else shown
-
-
-def _judged(row: IntervalRow) -> str:
-    """Return the class of a row: gain, loss, or same where no difference is claimed."""
-    if not row.claimed:
-        return "same"
-    return "gain" if row.mean > 0 else "loss"
-
-
-def _numbers(row: IntervalRow) -> str:
-    signed = f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
-    return signed.replace("-", "\N{MINUS SIGN}")
 
 
 def _part(title: str, height: float, drawn: Markup) -> Markup:

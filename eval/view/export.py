@@ -5,7 +5,8 @@ holds a bounded number of stories, and says what it leaves out. A part is writte
 memory does not grow with the file.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from sqlite3 import Row
@@ -18,16 +19,15 @@ from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import replacing
 
 from .index import Index
-from .pages.compare import Side, comparison, evaluated, sides
+from .pages.compare import Side, comparison, evaluated_sides, sides
 from .pages.learning import learning
 from .pages.overview import overview
 from .pages.report import parts_of, report
 from .pages.review import review
-from .pages.stories import table
+from .pages.stories import StoryFilter, StoryPage, table
 from .pages.story import whole_story
 from .rendering import inline
 from .site import Page, Site
-from .table import StoryFilter, StoryPage
 
 _LISTED_TASKS = 50
 """Tasks that a comparison lists of each group."""
@@ -36,12 +36,7 @@ _MOST_COMPARISONS = 15
 """All pairs of six arms."""
 _MOST_REPORTS = 10
 _TABLE = "stories"
-_OF_ARM = {"run", "arm"}
-RULE = (
-    "stories of marked tasks first, then of those that some arms solved and others did not, then of those where a "
-    "retry changed the return; runs, and collection and evaluation, take turns"
-)
-"""The rule in words, for whoever reads the file."""
+_ARM_QUERY = {"run", "arm"}
 _STAGE = "substr(arm, 1, instr(arm || '/', '/') - 1)"
 """First part of an arm's name: an arm of `eval/` is compared with other arms of `eval/`."""
 _QUERY = f"""
@@ -74,7 +69,7 @@ class Anchors:
 
     def __call__(self, path: str, **query: Any) -> str:
         """Return the address of a page within the file; empty if the file does not hold it."""
-        if path == _TABLE and _key(path, query)[1] and set(query) <= _OF_ARM:
+        if path == _TABLE and _key(path, query)[1] and set(query) <= _ARM_QUERY:
             return self(_TABLE)  # The table has the stories of all arms.
         turn = query.pop("at", "") if path == "story" else ""
         anchor = self._anchors.get(_key(path, query))
@@ -106,20 +101,25 @@ def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: P
         index: the file of the index; by default it is in the cache folder.
 
     Raises:
+        ConfigError: the name of the file says that it is no HTML.
         StoreError: a run cannot be read.
     """
+    if path.suffix not in (".html", ".htm") or path.is_dir():
+        raise ConfigError(f"{path} is not the name of an HTML file: end it with .html.")
     sources, anchors = list(runs), Anchors()
     site = Site(sources, Index(sources, index), anchors)
     site.index.update()
     rows, total = select_stories(site.index, most_stories)
-    pairs = _pairs(site)
+    # Training seeds of an arm count together.
+    every = combinations(evaluated_sides(sides(site.index)), 2)
+    pairs = [(first, second) for second, first in every if first.run == second.run]
     reports = list(_reports(site, anchors))
     parts = [*_front(site, anchors, reports), *_comparisons(site, anchors, pairs), *_stories(site, anchors, rows)]
     notice = " ".join(_notice(len(rows), total, len(pairs), len(reports)))
     content = {
         "nav": {f"#{part.anchor}": part.title for part in parts if part.title},
         "notice": notice,
-        "parts": (_shown(site, part) for part in parts),
+        "parts": (_render(site, part) for part in parts),
         "inline": inline("keys.js", "sort.js"),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,22 +128,16 @@ def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: P
     return f"{path} shows {', '.join(source.name for source in sources)}. {notice}"
 
 
-def html_file(path: Path) -> Path:
-    """Return the path of a file to write. Raises ConfigError if its name says that it is something else."""
-    if path.suffix not in (".html", ".htm") or path.is_dir():
-        raise ConfigError(f"{path} is not the name of an HTML file: end it with .html.")
-    return path
-
-
 def _front(site: Site, anchors: Anchors, reports: Sequence[_FilePart]) -> Iterator[_FilePart]:
     """Yield all parts before the comparisons."""
     anchors.add("overview", "")
-    yield _FilePart("overview", "Overview", lambda: overview(site, {}))
+    yield _FilePart("overview", "Overview", partial(overview, site, {}))
     yield from reports[:_MOST_REPORTS]
     for number, source in enumerate(site.sources, start=1):
         anchor = f"learning-{number}"
         anchors.add(anchor, "learning", run=source.name)
-        yield _FilePart(anchor, "Learning" if number == 1 else "", _page(learning, site, run=source.name))
+        title = "Learning" if number == 1 else ""
+        yield _FilePart(anchor, title, partial(learning, site, {"run": source.name}))
 
 
 def _reports(site: Site, anchors: Anchors) -> Iterator[_FilePart]:
@@ -156,19 +150,8 @@ def _reports(site: Site, anchors: Anchors) -> Iterator[_FilePart]:
             if len(seen) <= _MOST_REPORTS:
                 anchors.add(anchor, "report", run=source.name, part=name)
             if new:
-                yield _FilePart(
-                    anchor, "Report" if len(seen) == 1 else "", _page(report, site, run=source.name, part=name)
-                )
-
-
-def _page(function: Callable[[Site, Mapping[str, str]], Page], site: Site, **query: str) -> Callable[[], Page]:
-    return lambda: function(site, query)
-
-
-def _pairs(site: Site) -> list[tuple[Side, Side]]:
-    """Return the pairs of evaluated arms of each run; training seeds of an arm count together."""
-    every = combinations(evaluated(sides(site.index)), 2)
-    return [(first, second) for second, first in every if first.run == second.run]
+                page = partial(report, site, {"run": source.name, "part": name})
+                yield _FilePart(anchor, "Report" if len(seen) == 1 else "", page)
 
 
 def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]]) -> Iterator[_FilePart]:
@@ -179,33 +162,25 @@ def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]
             anchors.add(anchor, "compare", a=one.name, b=other.name)
         for group in _LISTED_GROUPS:
             anchors.add(f"{anchor}-{group}", "compare", a=first.name, b=second.name, show=group)
-        yield _FilePart(anchor, "Compare" if number == 1 else "", _compared(site, every, pair))
-
-
-def _compared(site: Site, every: Sequence[Side], pair: tuple[Side, Side]) -> Callable[[], Page]:
-    return lambda: comparison(site, every, pair, _LISTED_GROUPS, _LISTED_TASKS)
+        page = partial(comparison, site, every, pair, _LISTED_GROUPS, _LISTED_TASKS)
+        yield _FilePart(anchor, "Compare" if number == 1 else "", page)
 
 
 def _stories(site: Site, anchors: Anchors, rows: Sequence[Row]) -> Iterator[_FilePart]:
     """Yield the table of stories, the review if a story is marked, and each story."""
     anchors.add("stories", "stories")
-    yield _FilePart("stories", "Stories", lambda: table(site, StoryFilter(), StoryPage(list(rows), len(rows), 1, 1)))
+    page = StoryPage(list(rows), len(rows), 1, 1)
+    yield _FilePart("stories", "Stories", partial(table, site, StoryFilter(), page))
     if any(source.store.marks.current() for source in site.sources):
         anchors.add("review", "review")
-        yield _FilePart("review", "Review", lambda: review(site, {}))
-    for number, row in enumerate(rows):
-        anchors.add(f"story-{number + 1}", "story", run=row["run"], arm=row["arm"], task=row["task"])
-        yield _FilePart(f"story-{number + 1}", "", _story_page(site, rows, number))
+        yield _FilePart("review", "Review", partial(review, site, {}))
+    for number, (before, row, after) in enumerate(zip([None, *rows], rows, [*rows[1:], None], strict=False), start=1):
+        run, arm, task = row["run"], row["arm"], row["task"]
+        anchors.add(f"story-{number}", "story", run=run, arm=arm, task=task)
+        yield _FilePart(f"story-{number}", "", partial(whole_story, site, (run, arm, task), (before, after)))
 
 
-def _story_page(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Page]:
-    key = (rows[number]["run"], rows[number]["arm"], rows[number]["task"])
-    before = rows[number - 1] if number else None
-    after = rows[number + 1] if number + 1 < len(rows) else None
-    return lambda: whole_story(site, key, (before, after))
-
-
-def _shown(site: Site, part: _FilePart) -> Markup:
+def _render(site: Site, part: _FilePart) -> Markup:
     try:
         page = part.page()
     except (DamagedFile, MissingInput) as error:
@@ -216,7 +191,11 @@ def _shown(site: Site, part: _FilePart) -> Markup:
 def _notice(stories: int, total: int, pairs: int, reports: int) -> Iterator[str]:
     """Yield sentences that say what the file holds and what it leaves out."""
     if stories < total:
-        yield f"This file holds {stories:,} of {total:,} stories: {RULE}."
+        yield (
+            f"This file holds {stories:,} of {total:,} stories: stories of marked tasks first, then of those that some "
+            "arms solved and others did not, then of those where a retry changed the return; runs, and collection and "
+            "evaluation, take turns."
+        )
     else:
         yield f"This file holds all {total:,} stories."
     if pairs > _MOST_COMPARISONS:

@@ -4,22 +4,24 @@ It is a SQLite file in the cache folder, never in the run. Facts are immutable, 
 the number of its facts has changed. Losing the file costs only the time to build it again.
 """
 
+import re
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.coach.stories.reading import shared_trial, story_arms, stream_stories
+from retroformer.coach.stories.reading import story_arms, stream_stories
 from retroformer.coach.stories.runs import OpenRun
+from retroformer.coach.stories.story import Story, Turn
 from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
+from retroformer.method.records import Outcome, Trajectory
 from retroformer.run.store.rows import ArmCounts
-
-from .entries import Entry, Piece, entry_of, word_counts, words_of
 
 
 class Order(NamedTuple):
@@ -56,9 +58,9 @@ SORTS = {
 }
 """Orders by the name of the column that a reader clicks."""
 
-VERSION = 4
+_VERSION = 4
 """Changes with the tables: a file of another version is built anew."""
-NAMES = ("story", "advice", "author", "author_word", "words")
+_NAMES = ("story", "advice", "author", "author_word", "words")
 _TABLES = """
 CREATE TABLE story (
     id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts INTEGER, attempts INTEGER, trials INTEGER,
@@ -84,26 +86,12 @@ CREATE VIRTUAL TABLE words USING fts5(task, advice, steps, content='', detail=no
 needs none, and the positions of a frequent word in long texts would take longer to read than a page may take."""
 
 
-def definitions() -> list[str]:
-    """Return the statements that create all tables and their SQL indexes."""
-    orders = [f"CREATE INDEX story_by_{name} ON story ({order.sql()})" for name, order in SORTS.items()]
-    return [*filter(str.strip, _TABLES.split(";")), *orders]
-
-
-_READ_AT_ONCE = 20
-"""Stories read into memory at once."""
-_WRITTEN_AT_ONCE = 200
+_KEPT_CHARACTERS = 2000
+"""Characters of a piece of advice in the index; the store has all."""
+_SHOWN_CHARACTERS = 300
+"""Characters of the last advice in the table of stories."""
+_WRITTEN_AT_ONCE = 20
 """Stories that are written together: more take less time each, but a page may have to wait for them."""
-_CHARACTERS_AT_ONCE = 4_000_000
-"""Most characters written in one transaction."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How much of the runs is indexed."""
-
-    done: int
-    total: int
 
 
 class Index:
@@ -116,10 +104,11 @@ class Index:
         self._updating = threading.Lock()
         self._indexed: dict[tuple[OpenRun, str], tuple[ArmCounts, ...]] = {}
         """Number of facts of each arm, and of the arm that it shares, when it was last indexed whole."""
-        self.progress = Progress(0, 0)
+        self.done, self.total = 0, 0
+        """Number of changed stories that are indexed, and of all that have changed."""
         self._facts = ""
         with self.connect() as connection:
-            if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
                 _create(connection)
 
     @contextmanager
@@ -141,28 +130,34 @@ class Index:
     @property
     def version(self) -> str:
         """Text that changes when the runs have new facts, or more of them are indexed."""
-        return f"{sha256(self._facts.encode()).hexdigest()[:16]}.{self.progress.done}"
+        return f"{sha256(self._facts.encode()).hexdigest()[:16]}.{self.done}"
 
     def update(self, stopped: threading.Event | None = None) -> int:
         """Index every story whose facts have changed; return their number. Stops early if `stopped` is set."""
         with self._updating:
             self.update_marks()
-            counts = {key: found for source in self._sources for key, found in _counts(source).items()}
+            arms = {(source, arm): names for source in self._sources for arm, names in story_arms(source.store).items()}
+            by_source = {source: source.store.arm_counts() for source in self._sources}
+            # Facts never change, so their numbers are a version.
+            counts = {
+                (source, arm): tuple(by_source[source].get(name, ArmCounts()) for name in names)
+                for (source, arm), names in arms.items()
+            }
             self._facts = repr([(source.name, arm, found) for (source, arm), found in counts.items()])
             new = [key for key, found in counts.items() if self._indexed.get(key) != found]
-            changed = {(source, arm): self._changed(source, arm) for source, arm in new}
-            total = sum(map(len, changed.values()))
-            done = 0
-            self.progress = Progress(done, total)
+            changed = {key: self._changed(*key, arms[key]) for key in new}
+            self.done, self.total = 0, sum(map(len, changed.values()))
             for (source, arm), facts in changed.items():
-                for entries in _batches(_entries(source, arm, facts)):
+                stories = stream_stories(source.store, arm, list(facts), source.leaks)
+                while batch := list(islice(stories, _WRITTEN_AT_ONCE)):
                     if stopped is not None and stopped.is_set():
-                        return done
-                    self._write(entries)
-                    done += len(entries)
-                    self.progress = Progress(done, total)
+                        return self.done
+                    with self.connect() as connection:
+                        for story in batch:
+                            _write_story(connection, story, facts[story.task.id])
+                    self.done += len(batch)
                 self._indexed[source, arm] = counts[source, arm]
-            return done
+            return self.done
 
     def update_marks(self) -> None:
         """Copy the marks of all runs to the index; there are few."""
@@ -183,70 +178,23 @@ class Index:
         with self.connect() as connection:
             return connection.execute(query, (run, arm, task)).fetchone() is not None
 
-    def _changed(self, source: OpenRun, arm: str) -> dict[str, int]:
+    def _changed(self, source: OpenRun, arm: str, names: Sequence[str]) -> dict[str, int]:
         """Return the number of facts of each story that is not indexed as it is now."""
-        facts = source.store.fact_counts(arm)
-        shared = shared_trial(source.store, arm, source.store.arms())
-        if shared is not None:
-            for task_id, count in source.store.fact_counts(shared).items():
-                facts[task_id] = facts.get(task_id, 0) + count
+        facts = sum((Counter(source.store.fact_counts(name)) for name in names), Counter[str]())
         with self.connect() as connection:
             query = "SELECT task, facts FROM story WHERE run = ? AND arm = ?"
             indexed = {row["task"]: row["facts"] for row in connection.execute(query, (source.name, arm))}
         return {task_id: count for task_id, count in facts.items() if indexed.get(task_id) != count}
 
-    def _write(self, entries: Sequence[Entry]) -> None:
-        with self.connect() as connection:
-            for entry in entries:
-                _write_story(connection, entry)
-            for author, pieces in _by_author(entries).items():
-                _write_advice(connection, author, pieces)
-
-
-def arms_of(source: OpenRun) -> list[str]:
-    """Return the arms of a run that have stories."""
-    return story_arms(source.store)
-
-
-def _counts(source: OpenRun) -> dict[tuple[OpenRun, str], tuple[ArmCounts, ...]]:
-    """Return the number of facts of each arm and of the arm that it shares. Facts never change, so it is a version."""
-    counts = source.store.arm_counts()
-    arms = source.store.arms()
-    return {
-        (source, arm): tuple(
-            counts.get(name, ArmCounts()) for name in (arm, shared_trial(source.store, arm, arms)) if name
-        )
-        for arm in story_arms(source.store)
-    }
-
-
-def _entries(source: OpenRun, arm: str, facts: Mapping[str, int]) -> Iterator[Entry]:
-    task_ids = list(facts)
-    for start in range(0, len(task_ids), _READ_AT_ONCE):
-        for story in stream_stories(source.store, arm, task_ids[start : start + _READ_AT_ONCE], source.leaks):
-            yield entry_of(story, facts[story.task.id])
-
-
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Divide entries into those that are written together."""
-    batch, characters = list[Entry](), 0
-    for entry in entries:
-        batch.append(entry)
-        characters += len(entry.steps) + len(entry.advice)
-        if len(batch) == _WRITTEN_AT_ONCE or characters > _CHARACTERS_AT_ONCE:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
 
 def _create(connection: sqlite3.Connection) -> None:
-    query = f"SELECT type, name FROM sqlite_master WHERE name IN ({', '.join('?' * len(NAMES))})"
-    for kind, name in connection.execute(query, NAMES).fetchall():
+    query = f"SELECT type, name FROM sqlite_master WHERE name IN ({', '.join('?' * len(_NAMES))})"
+    for kind, name in connection.execute(query, _NAMES).fetchall():
         connection.execute(f"DROP {kind} {name}")
-    for statement in definitions():
-        connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.executescript(_TABLES)
+    for name, order in SORTS.items():
+        connection.execute(f"CREATE INDEX story_by_{name} ON story ({order.sql()})")
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _path_of(sources: Iterable[OpenRun]) -> Path:
@@ -260,47 +208,85 @@ def _path_of(sources: Iterable[OpenRun]) -> Path:
     return cache_folder() / "view" / f"{sha256(named.encode()).hexdigest()[:16]}.db"
 
 
-def _write_story(connection: sqlite3.Connection, entry: Entry) -> None:
-    """Replace a story's row and remove its old advice."""
-    mine = "WHERE run = ? AND arm = ? AND task = ?"
-    marked = connection.execute(f"SELECT mark FROM story {mine}", entry.key)
-    mark = next((row["mark"] for row in marked), "")
-    connection.execute(f"DELETE FROM story {mine}", entry.key)
+def _write_story(connection: sqlite3.Connection, story: Story, facts: int) -> None:
+    """Replace a story, with this number of facts, and its advice."""
+    own = "WHERE run = ? AND arm = ? AND task = ?"
+    key = (story.experiment, story.arm, story.task.id)
+    mark = next((row["mark"] for row in connection.execute(f"SELECT mark FROM story {own}", key)), "")
+    connection.execute(f"DELETE FROM story {own}", key)
+    # Retries repeat much of what they read, so each text is kept once.
+    steps = dict.fromkeys(text for turn in story.turns for attempt in turn.attempts for text in _texts(attempt))
+    texts = (story.task.id, "\n".join(turn.advice for turn in story.turns), "\n".join(steps))
     # The full-text entry of the earlier version stays under an id that no story has.
-    texts = (entry.row["task"], entry.advice, entry.steps)
     identity = connection.execute("INSERT INTO words (task, advice, steps) VALUES (?, ?, ?)", texts).lastrowid
-    columns = {"id": identity, **entry.row, "mark": mark}
+    run, arm, task = key
+    columns = {"id": identity, "run": run, "arm": arm, "task": task, "facts": facts, "mark": mark, **_row(story)}
     places = ", ".join(f":{name}" for name in columns)
     connection.execute(f"INSERT INTO story ({', '.join(columns)}) VALUES ({places})", columns)
-    for row in connection.execute(f"SELECT author, text FROM advice {mine}", entry.key).fetchall():
-        less = [(row["author"], word) for word in word_counts([row["text"]])]
+    for row in connection.execute(f"SELECT author, text FROM advice {own}", key).fetchall():
+        less = [(row["author"], word) for word in set(_words(row["text"]))]
         connection.executemany("UPDATE author_word SET pieces = pieces - 1 WHERE author = ? AND word = ?", less)
-    connection.execute(f"DELETE FROM advice {mine}", entry.key)
+    connection.execute(f"DELETE FROM advice {own}", key)
+    for turn in story.turns:
+        if turn.reflection is not None:
+            _write_advice(connection, key, turn, turn.reflection.author.model)
 
 
-def _by_author(entries: Iterable[Entry]) -> dict[tuple[object, ...], list[tuple[Entry, Piece]]]:
-    """Return the pieces of advice by run, arm and model."""
-    by_author: dict[tuple[object, ...], list[tuple[Entry, Piece]]] = {}
-    for entry in entries:
-        for piece in entry.pieces:
-            by_author.setdefault((entry.row["run"], entry.row["arm"], piece.model), []).append((entry, piece))
-    return by_author
-
-
-def _write_advice(
-    connection: sqlite3.Connection, name: tuple[object, ...], pieces: Sequence[tuple[Entry, Piece]]
-) -> None:
-    """Add the advice of an author, and count its words."""
-    connection.execute("INSERT OR IGNORE INTO author (run, arm, model) VALUES (?, ?, ?)", name)
+def _write_advice(connection: sqlite3.Connection, key: tuple[str, str, str], turn: Turn, model: str) -> None:
+    """Add a piece of advice, and count its words for its author."""
+    author = (*key[:2], model)
+    connection.execute("INSERT OR IGNORE INTO author (run, arm, model) VALUES (?, ?, ?)", author)
     query = "SELECT id FROM author WHERE run = ? AND arm = ? AND model = ?"
-    (author,) = connection.execute(query, name).fetchone()
-    rows = [
-        (*entry.key, author, piece.rating, len(words_of(piece.text)), piece.flags, piece.written_at, piece.text)
-        for entry, piece in pieces
-    ]
-    connection.executemany(f"INSERT INTO advice VALUES ({', '.join('?' * 9)})", rows)
-    more = "ON CONFLICT DO UPDATE SET pieces = pieces + excluded.pieces"
-    counts = word_counts(piece.text for _, piece in pieces)
-    connection.executemany(
-        f"INSERT INTO author_word VALUES (?, ?, ?) {more}", [(author, *item) for item in sorted(counts.items())]
-    )
+    (number,) = connection.execute(query, author).fetchone()
+    text = turn.advice[:_KEPT_CHARACTERS]
+    words = _words(text)
+    written_at = turn.written_at.isoformat() if turn.written_at is not None else ""
+    row = (*key, number, turn.rating, len(words), _flag_list(turn.flags), written_at, text)
+    connection.execute(f"INSERT INTO advice VALUES ({', '.join('?' * len(row))})", row)
+    query = "INSERT INTO author_word VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET pieces = pieces + 1"
+    connection.executemany(query, [(number, word) for word in sorted(set(words))])
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _row(story: Story) -> dict[str, object]:
+    """Return the columns of the table of stories that are not its key."""
+    attempts = [attempt for turn in story.turns for attempt in turn.attempts]
+    ratings = [turn.rating for turn in story.turns if turn.rating is not None]
+    solved = [turn.key.trial for turn in story.turns if turn.solved]
+    tried = [turn for turn in story.chain if turn.attempt is not None]
+    return {
+        "attempts": len(attempts),
+        "trials": story.columns,
+        "outcome": _outcome(story),
+        "solved_at": min(solved, default=None),
+        "first": tried[0].episode_return if tried else None,
+        "last": tried[-1].episode_return if tried else None,
+        "best": max(ratings, default=None),
+        "worst": min(ratings, default=None),
+        "flags": _flag_list(flag for turn in story.turns for flag in turn.flags),
+        "actions": sum(len(attempt.steps) for attempt in attempts),
+        "tokens": sum(attempt.usage.prompt_tokens + attempt.usage.completion_tokens for attempt in attempts),
+        "advice": next((turn.advice[:_SHOWN_CHARACTERS] for turn in reversed(story.chain) if turn.advice.strip()), ""),
+    }
+
+
+def _flag_list(flags: Iterable[str]) -> str:
+    return " ".join(f"[{flag}]" for flag in sorted(set(flags)))
+
+
+def _outcome(story: Story) -> str:
+    """Return how the story ended: solved at once, solved later, failed, or invalid if the infrastructure stopped it."""
+    if any(turn.solved for turn in story.turns):
+        return "solved at once" if story.turns[0].solved else "solved later"
+    if story.blocked or any(attempt.outcome is Outcome.INVALID for turn in story.turns for attempt in turn.attempts):
+        return "invalid"
+    return "failed"
+
+
+def _texts(attempt: Trajectory) -> Iterator[str]:
+    yield attempt.opening
+    for step in attempt.steps:
+        yield from (step.thought, step.action, step.observation)

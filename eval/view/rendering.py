@@ -2,10 +2,10 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -36,7 +36,7 @@ def link(path: str, **query: Any) -> str:
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
-def linked(text: Any, address: str, **attributes: str) -> Markup:
+def link_to(text: Any, address: str, **attributes: str) -> Markup:
     """Return text as a link with these attributes; where there is no address, the text alone.
 
     An underscore in the name of an attribute stands for a hyphen.
@@ -47,11 +47,6 @@ def linked(text: Any, address: str, **attributes: str) -> Markup:
     given = {name.replace("_", "-"): value for name, value in attributes.items() if value} | {"href": address}
     pairs = Markup("").join(Markup(' {}="{}"').format(name, visible(value)) for name, value in given.items())
     return Markup("<a{}>{}</a>").format(pairs, shown)
-
-
-def _story_link(address: Link, story: Mapping[str, Any], **more: Any) -> str:
-    """Return the address of a story."""
-    return address("story", run=story["run"], arm=story["arm"], task=story["task"], **more)
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
@@ -73,17 +68,9 @@ def interval(value: MeanInterval) -> Markup:
     return Markup('<span class="interval">{} {}</span>').format(number(value.mean, signed=True), bounds)
 
 
-def _signed(value: float | None) -> str:
-    return number(value, signed=True)
-
-
 def _sign(value: float | None) -> str:
     """Return the class of a rating: gain, loss or same."""
     return "none" if value is None else "gain" if value > 0 else "loss" if value < 0 else "same"
-
-
-def _thousands(count: int) -> str:
-    return f"{count:,}"
 
 
 def _lines(text: str) -> Markup:
@@ -103,39 +90,25 @@ def templates(address: Link = link) -> Environment:
     )
     environment.filters |= {
         "number": number,
-        "signed": _signed,
+        "signed": partial(number, signed=True),
         "sign": _sign,
         "lines": _lines,
-        "thousands": _thousands,
+        "thousands": "{:,}".format,
         "interval": interval,
-        "visible": visible,
     }
-    environment.globals |= {
-        "link": address,
-        "story_link": partial(_story_link, address),
-        "linked": linked,
-        "percent": percent,
-    }
+    environment.globals.update(link=address, link_to=link_to, percent=percent)
     return environment
 
 
-class Inline(NamedTuple):
-    """Style and script of a file, and its content security policy."""
-
-    style: str
-    script: str
-    policy: str
-
-
-def inline(*scripts: str) -> Inline:
-    """Return the site's style, and these of its scripts. The policy names them by their hashes and loads nothing."""
+def inline(*scripts: str) -> dict[str, str]:
+    """Return `style`, these scripts as `script`, and a content security `policy` that allows nothing else."""
     style = _static("figures.css") + _static("style.css")
     script = "".join(map(_static, scripts))
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return Inline(style, script, policy)
+    return {"style": style, "script": script, "policy": policy}
 
 
 def _static(name: str) -> str:

@@ -6,7 +6,7 @@ Its index follows the runs while they go on.
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -14,37 +14,54 @@ from urllib.parse import parse_qsl
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import RetroformerError, ServiceError, StoreError
 
 from .index import Index
-from .pages import PAGES
-from .pages.review import mark_story
+from .pages.compare import compare
+from .pages.learning import learning
+from .pages.overview import overview
+from .pages.report import report
+from .pages.review import mark_story, review
+from .pages.stories import stories
+from .pages.story import prompt, story
 from .rendering import FOLDER
 from .site import NoSuchPage, Page, PageOf, Site
 
-_FORM_BYTES = 1 << 16
-"""Largest form: a note of 4,000 characters, each of which may take twelve bytes."""
+_PAGES = {
+    "": overview,
+    "report": report,
+    "stories": stories,
+    "story": story,
+    "prompt": prompt,
+    "compare": compare,
+    "learning": learning,
+    "review": review,
+}
+"""The pages by their path."""
 
 
 def application(site: Site, port: int) -> Starlette:
     """Return the site as an ASGI application for this port of the loopback interface."""
-    pages = [Route(f"/{name}", _endpoint(site, name, show), methods=["GET"]) for name, show in PAGES.items()]
+    pages = [Route(f"/{name}", _endpoint(site, name, show), methods=["GET"]) for name, show in _PAGES.items()]
 
     def version(_: Request) -> Response:
         return PlainTextResponse(site.index.version)
 
     async def mark(request: Request) -> Response:
         try:
-            fields = await _form(request)
+            form = (await request.body()).decode("ascii")
+            fields = dict(parse_qsl(form, keep_blank_values=True, errors="strict"))
+        except ValueError:
+            return _message(site, "The form cannot be read.", 400)
+        try:
             return RedirectResponse(await run_in_threadpool(mark_story, site, fields), 303)
         except NoSuchPage as wrong:
             return _message(site, str(wrong), 400)
@@ -54,8 +71,8 @@ def application(site: Site, port: int) -> Starlette:
     static = Mount("/static", StaticFiles(directory=FOLDER / "static", follow_symlink=False))
     return Starlette(
         routes=[*pages, Route("/version", version, methods=["GET"]), Route("/mark", mark, methods=["POST"]), static],
-        middleware=[Middleware(SiteGuards, port=port)],
-        exception_handlers={404: _not_found(site)},
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=_guard(port))],
+        exception_handlers={404: lambda request, _: _message(site, "There is no such page.", 404)},
     )
 
 
@@ -66,33 +83,14 @@ def _endpoint(site: Site, path: str, show: PageOf) -> Callable[[Request], Respon
             return HTMLResponse(site.render(page, path))
         except NoSuchPage as missing:
             return _message(site, str(missing), 404)
-        except StoreError as error:
-            return _message(site, str(error), 503)
         except RetroformerError as error:
-            return _message(site, str(error), 500)
+            return _message(site, str(error), 503 if isinstance(error, StoreError) else 500)
 
     return endpoint
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises NoSuchPage if it is too large or not text."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _FORM_BYTES:
-            raise NoSuchPage("The note is too long.")
-    try:
-        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict"))
-    except ValueError:
-        raise NoSuchPage("The form cannot be read.") from None
-
-
 def _message(site: Site, text: str, status: int) -> Response:
     return HTMLResponse(site.render(Page("message.html", "Not shown", {"text": text}), ""), status)
-
-
-def _not_found(site: Site) -> Callable[[Request, Exception], Response]:
-    return lambda request, _: _message(site, "There is no such page.", 404)
 
 
 _HEADERS = {
@@ -110,44 +108,30 @@ _HEADERS = {
 }
 
 
-class SiteGuards:
-    """Middleware that answers only requests to this machine's names and from this site's own pages.
+def _guard(port: int) -> Callable[[Request, RequestResponseEndpoint], Awaitable[Response]]:
+    """Return a middleware that answers only requests to this machine's names and from this site's own pages.
 
     A page of another site reaches a loopback port through the browser of whoever opens it. Its requests name another
     host (DNS rebinding) or carry another origin, and both are refused.
     """
+    hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+    origins = {f"http://{host}" for host in hosts}
 
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self._app = app
-        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
-        self._origins = {f"http://{host}" for host in self._hosts}
+    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        origin = request.headers.get("origin")
+        if request.headers.get("host") not in hosts:
+            answer: Response = PlainTextResponse("This site answers only to its own address on this machine.", 403)
+        elif origin is not None and origin not in origins:
+            answer = PlainTextResponse("This site answers only its own pages.", 403)
+        elif origin is None and request.method not in ("GET", "HEAD"):
+            # Browsers send the origin with every request that changes something.
+            answer = PlainTextResponse("A request that changes something must come from a page of this site.", 403)
+        else:
+            answer = await call_next(request)
+        answer.headers.update(_HEADERS)
+        return answer
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        refusal = self._refusal(Headers(scope=scope), scope["method"])
-        if refusal is not None:
-            await PlainTextResponse(refusal, 403)(scope, receive, guarded)
-            return
-        await self._app(scope, receive, guarded)
-
-    def _refusal(self, headers: Headers, method: str) -> str | None:
-        if headers.get("host") not in self._hosts:
-            return "This site answers only to its own address on this machine."
-        origin = headers.get("origin")
-        if origin is not None and origin not in self._origins:
-            return "This site answers only its own pages."
-        # Browsers send the origin with every request that changes something.
-        if method not in ("GET", "HEAD") and origin is None:
-            return "A request that changes something must come from a page of this site."
-        return None
+    return guard
 
 
 HOST = "127.0.0.1"
@@ -186,14 +170,24 @@ def _follow(index: Index, stopped: threading.Event) -> None:
 
 
 class SiteServer:
-    """SiteServer of a site on a port of the loopback interface; port 0 takes a free one.
+    """Server of a site on a port of the loopback interface; port 0 takes a free one.
 
     Raises:
         ServiceError: the port cannot be used.
     """
 
     def __init__(self, site: Site, port: int) -> None:
-        self._listener = _listener(port)
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listener.bind((HOST, port))
+        except OSError as error:
+            self._listener.close()
+            raise ServiceError(
+                f"Port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port."
+            ) from error
+        # Whoever reads the address may connect at once, before the server has started.
+        self._listener.listen()
         port = self._listener.getsockname()[1]
         self.address = f"http://{HOST}:{port}"
         config = uvicorn.Config(application(site, port), log_level="warning", access_log=False, lifespan="off")
@@ -207,18 +201,3 @@ class SiteServer:
     def stop(self) -> None:
         """End `run`, from any thread."""
         self._server.should_exit = True
-
-
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-    except OSError as error:
-        listener.close()
-        raise ServiceError(
-            f"Port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port."
-        ) from error
-    # Whoever reads the address may connect at once, before the server has started.
-    listener.listen()
-    return listener

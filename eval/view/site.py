@@ -53,17 +53,17 @@ class Site:
 
     def render(self, page: Page, path: str) -> str:
         """Return the HTML of a page."""
-        shared = {"path": path, "progress": self.index.progress, "nav": NAVIGATION}
-        return self._rendered(page, {"layout": "base.html", "here": "", "in_file": False, **shared})
+        shared = {"path": path, "index": self.index, "nav": NAVIGATION}
+        return self._html(page, {"layout": "base.html", "here": "", "in_file": False, **shared})
 
     def part(self, page: Page, anchor: str) -> Markup:
         """Return a page as a part of a file, at this anchor, with which the ids within the page begin."""
-        return Markup(self._rendered(page, {"layout": "part.html", "here": f"{anchor}-", "in_file": True}))
+        return Markup(self._html(page, {"layout": "part.html", "here": f"{anchor}-", "in_file": True}))
 
     def stream(self, page: Page) -> Iterator[str]:
         """Yield the HTML of a page piece by piece."""
         return self._templates.get_template(page.template).generate({"title": page.title, **page.shown})
 
-    def _rendered(self, page: Page, shared: Mapping[str, Any]) -> str:
+    def _html(self, page: Page, shared: Mapping[str, Any]) -> str:
         shared = {"title": page.title, "site": self, **shared}
         return self._templates.get_template(page.template).render({**shared, **page.shown})

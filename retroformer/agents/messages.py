@@ -1,4 +1,4 @@
-"""Messages of an agent, in the form of the OpenAI chat API or as LangChain objects: their steps, and what is kept.
+"""Reads messages of an agent: of the OpenAI chat API, of OpenTelemetry's `gen_ai.*`, or LangChain objects.
 
 An assistant's tool call is an action `name(arguments)` and the tool's message its observation; the text beside the call
 is the thought. An assistant's text without a call is an action, and the user's next message its observation. Everything
@@ -6,7 +6,8 @@ before the first assistant message is the agent's prompt, and thinking is left o
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
@@ -50,26 +51,71 @@ def _said(messages: Iterable[ChatMessage]) -> str:
     return "\n".join(content_text(message.content) for message in messages)
 
 
-def kept_messages(messages: Sequence[Any]) -> tuple[ChatMessage, ...]:
+def kept_messages(messages: Sequence[Any], where: str = "messages") -> tuple[ChatMessage, ...]:
     """Return the messages as they are stored: without thinking, and without fields of other packages.
+
+    Args:
+        messages: the messages in any of the forms.
+        where: what an error calls them.
 
     Raises:
         ValueError: a message has another form; the sentence names its place.
     """
-    return tuple(_kept(message, number) for number, message in enumerate(messages))
+    kept = list[ChatMessage]()
+    for number, message in enumerate(messages):
+        place = f"{where}[{number}]"
+        parts = message.get("parts") if isinstance(message, Mapping) else None
+        plain = [message] if parts is None else _plain_messages(message.get("role"), parts, f"{place}.parts")
+        kept += [_kept(one, place) for one in plain]
+    return tuple(kept)
 
 
-def _kept(message: Any, number: int) -> ChatMessage:
-    where = f"messages[{number}]"
+def readable_message(message: Mapping[str, Any]) -> ChatMessage:
+    """Return a message of the chat API without what cannot be read, its content as text.
+
+    An unknown role is taken for the user's.
+    """
+    known = {**message, "role": message["role"] if message.get("role") in ROLES else "user"}
+    for readable in (known, {**known, "tool_calls": None}):
+        with suppress(ValueError, RecursionError):
+            (kept,) = kept_messages([readable])
+            return kept.model_copy(update={"content": content_text(kept.content)})
+    return ChatMessage(role=known["role"], content=json.dumps(message.get("content")))
+
+
+def _plain_messages(role: Any, parts: Sequence[Any], where: str) -> Iterator[dict[str, Any]]:
+    """Yield a message of `gen_ai.*`, and then each result of a tool as a message of its own, as the OpenAI API does."""
+    results, calls, content = list[dict[str, Any]](), list[Any](), list[dict[str, Any]]()
+    for number, part in enumerate(parts):
+        kind = _field(part, "type")
+        needed = {"text": "content", "tool_call": "name"}.get(kind, "type")
+        if not isinstance(part, Mapping) or not isinstance(part.get(needed), str):
+            raise ValueError(f"{where}[{number}].{needed} is no text")
+        if kind == "tool_call":
+            calls.append(part)
+        elif kind == "tool_call_response":
+            # Earlier versions of the conventions call it `result`.
+            result = part.get("response", part.get("result"))
+            shown = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            results.append({"role": "tool", "content": shown, "tool_call_id": part.get("id")})
+        elif part_without_thinking(part) is not None:
+            content.append({"type": "text", "text": part["content"]} if kind == "text" else dict(part))
+    if calls or content or not results:
+        texts = [str(part.get("text")) for part in content if part["type"] == "text"]
+        said = "\n".join(texts) if len(texts) == len(content) else content
+        yield {"role": role, "content": said or None, "tool_calls": calls}
+    yield from results
+
+
+def _kept(message: Any, where: str) -> ChatMessage:
     role, content, called = (_field(message, name) for name in ("role", "content", "tool_calls"))
     if not role and not isinstance(message, Mapping):
         role = _field(message, "type")
-    if not isinstance(role, str) or not role:
+    role = _ROLES.get(role, role) if isinstance(role, str) else ""
+    if not role:
         raise ValueError(f"{where} has no role")
-    try:
-        role = standard_role(role)
-    except ValueError as error:
-        raise ValueError(f"{where}.role: {error}") from None
+    if role not in ROLES:
+        raise ValueError(f"{where}.role: {role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
     if not (content is None or isinstance(content, Sequence)):
         raise ValueError(f"{where}.content is neither text nor a list of parts")
     if not (called is None or isinstance(called, Sequence)):
@@ -108,14 +154,6 @@ def _json_of(part: Any) -> dict[str, Any]:
         part = part.model_dump() if hasattr(part, "model_dump") else getattr(part, "__dict__", {})
     read: dict[str, Any] = json.loads(json.dumps(dict(part), default=str))
     return {name: value for name, value in read.items() if value is not None}
-
-
-def standard_role(role: str) -> str:
-    """Return a role in the words of the OpenAI API. Raises ValueError if it has no such role."""
-    standard = _ROLES.get(role, role)
-    if standard not in ROLES:
-        raise ValueError(f"{role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
-    return standard
 
 
 def final_text(steps: Sequence[Step]) -> str:

@@ -3,45 +3,45 @@
 import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from retroformer.errors import ConfigError
 
 _RECEIVERS = ("self", "cls")
 """Names of the first parameter of a method, which is not the task."""
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class TaskParameter(NamedTuple):
-    """Parameter of an agent that is its task: the one called `task`, or else the first one that is not `self`."""
+def task_parameter(agent: Callable[..., Any]) -> tuple[str, int | None]:
+    """Return the parameter of an agent that is its task: the one called `task`, or else the first that is not `self`.
 
-    name: str
-    position: int | None
-    """Its place among the positional arguments; None if it can only be passed by name."""
-
-    @classmethod
-    def of(cls, agent: Callable[..., Any]) -> Self:
-        """Find the task parameter of an agent; the first positional one if the signature cannot be read."""
-        try:
-            parameters = list(inspect.signature(agent).parameters.values())
-        except (TypeError, ValueError):
-            return cls("task", 0)
-        positional = [parameter.name for parameter in parameters if parameter.kind in _BY_POSITION]
-        if "task" in positional:
-            return cls("task", positional.index("task"))
-        if any(parameter.name == "task" for parameter in parameters):
-            return cls("task", None)
-        first = 1 if positional[:1] and positional[0] in _RECEIVERS else 0
-        return cls(positional[first] if first < len(positional) else "task", first)
+    It is a name, and a place among the positional arguments: None if it can only be passed by name, 0 if the signature
+    cannot be read.
+    """
+    try:
+        parameters = list(inspect.signature(agent).parameters.values())
+    except (TypeError, ValueError):
+        return "task", 0
+    positional = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL_KINDS]
+    if "task" in positional:
+        return "task", positional.index("task")
+    if any(parameter.name == "task" for parameter in parameters):
+        return "task", None
+    first = 1 if positional[:1] and positional[0] in _RECEIVERS else 0
+    return positional[first] if first < len(positional) else "task", first
 
 
 class AgentCall:
     """A call of an agent, which can be attempted any number of times."""
 
     def __init__(
-        self, agent: Callable[..., Any], parameter: TaskParameter, arguments: Sequence[Any], named: Mapping[str, Any]
+        self,
+        agent: Callable[..., Any],
+        parameter: tuple[str, int | None],
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
     ) -> None:
-        """Prepare the call. Raises TypeError if it has no task."""
+        """Prepare the call, given the agent's `task_parameter`. Raises TypeError if it has no task."""
         self._agent, self._arguments, self._named = agent, tuple(arguments), dict(named)
         self._name, self._position = parameter
         if not self._by_position and self._name not in self._named:
@@ -60,13 +60,13 @@ class AgentCall:
         """Call the agent with this advice and a copy of the task."""
         arguments, named = list(self._arguments), self._named | {"advice": advice}
         if self._by_position:
-            arguments[self._position or 0] = copied(self.task)
+            arguments[self._position or 0] = copy_of(self.task)
         else:
-            named[self._name] = copied(self.task)
+            named[self._name] = copy_of(self.task)
         return self._agent(*arguments, **named)
 
 
-def copied(task: Any) -> Any:
+def copy_of(task: Any) -> Any:
     """Return a deep copy of a task, or the task itself if it cannot be copied."""
     try:
         return copy.deepcopy(task)

@@ -2,26 +2,24 @@
 
 import os
 import threading
-import time
 from functools import partial
 
 from retroformer.agents.reflector import ModelReflector
 from retroformer.coach.background import Background
-from retroformer.coach.story import ChainRecorder
+from retroformer.coach.recorder import ChainRecorder
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Endpoint, Section
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.errors import RetroformerError
 from retroformer.method.prompts import load_pack, reflection_prompt
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 
 
 class Settings(Section):
-    """What a process needs to open its connection."""
+    """Arguments of a `Reflector`."""
 
     endpoint: Endpoint
     temperature: float
@@ -29,10 +27,8 @@ class Settings(Section):
     prompts: str
     store: SecretUrl
     run: str
-    prompt_characters: int = 24_000
-    """Largest number of characters of an attempt in the reflector's prompt, as `reflector.prompt_characters`."""
-    memory: int = 3
-    """Number of most recent pieces of advice that the agent reads, as `loop.memory`."""
+    prompt_characters: int
+    memory: int
 
     @classmethod
     def of(cls, experiment: Experiment, base_url: SecretUrl) -> "Settings":
@@ -57,7 +53,6 @@ class Connection:
         # First of all: an error message of the agent may contain the key.
         if key := os.environ.get(settings.endpoint.api_key_env):
             keep_secret(key)
-        self.opened_at = time.monotonic()
         self._calls, self._idle = 0, threading.Condition()
         pack = load_pack(settings.prompts, "agent")
         self.store = Store(settings.store, settings.run)
@@ -73,16 +68,7 @@ class Connection:
         self.background = Background()
         render = partial(reflection_prompt, pack, settings.prompt_characters)
         reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
-        self.scribe = ChainRecorder(self.ledger, reflector, settings.memory)
-
-    @property
-    def failed(self) -> bool:
-        """True if the store has failed for good, as after a full disk."""
-        try:
-            self.ledger.check()
-        except RetroformerError:
-            return True
-        return False
+        self.recorder = ChainRecorder(self.ledger, reflector, settings.memory)
 
     def enter(self) -> None:
         """Begin a call, which `close` waits for."""
@@ -90,7 +76,6 @@ class Connection:
             self._calls += 1
 
     def leave(self) -> None:
-        """End a call."""
         with self._idle:
             self._calls -= 1
             self._idle.notify_all()

@@ -19,27 +19,24 @@ import logging
 import os
 import random
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-from retroformer.agents.attempt_result import AttemptResult, checked_score, read_result
-from retroformer.coach.agent_call import AgentCall, TaskParameter, refuse_unfinished, refuse_unusable
+from retroformer.agents.attempt_result import AttemptResult, as_trajectory, checked_score, read_result
+from retroformer.coach.agent_call import AgentCall, refuse_unfinished, refuse_unusable, task_parameter
 from retroformer.coach.connection import Connection, Settings
-from retroformer.coach.session import Score, Session, Watch, watching
-from retroformer.coach.story import Gains, OpenTask, gains_in
+from retroformer.coach.recorder import Gains, OpenTask, gains_in
+from retroformer.coach.session import Score, Session, Watch
 from retroformer.config.arm_names import COLLECT
+from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Endpoint
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.method.records import Key
 
 _LOGGER = logging.getLogger(__name__)
-_REOPEN_SECONDS = 60.0
-"""Time after which a store that has failed is opened again."""
 _CHANCE = random.SystemRandom()
 """Draws the unadvised tasks. Not the global generator, which the agent may seed."""
 
@@ -110,7 +107,7 @@ class Reflector:
         endpoint = Endpoint(
             base_url=SecretUrl(base_url), model=model, api_key_env=api_key_env, timeout_seconds=timeout_seconds
         )
-        self._settings = Settings(
+        settings = Settings(
             endpoint=endpoint,
             temperature=temperature,
             max_new_tokens=max_new_tokens,
@@ -120,9 +117,19 @@ class Reflector:
             prompt_characters=prompt_characters,
             memory=memory,
         )
-        self._unadvised = unadvised
+        self._open(settings, unadvised)
+
+    @classmethod
+    def of(cls, experiment: Experiment, base_url: SecretUrl) -> Self:
+        """Return the reflector of a config, at this address. Raises ConfigError, MissingInput, StoreError."""
+        reflector = cls.__new__(cls)
+        reflector._open(Settings.of(experiment, base_url), unadvised=0.0)
+        return reflector
+
+    def _open(self, settings: Settings, unadvised: float) -> None:
+        self._settings, self._unadvised = settings, unadvised
         self._lock = threading.Lock()
-        self._connection: Connection | None = Connection(self._settings)
+        self._connection: Connection | None = Connection(settings)
         self._inherited = list[Connection | None]()
         _forget_connection_in_children(self)
 
@@ -175,12 +182,12 @@ class Reflector:
         rated = checked_score(score)
         if rated == 1:
             raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
-        story, result = OpenTask.of(task), _with_score(attempt, rated)
+        story, result = OpenTask.of(task), _result_with_score(attempt, rated)
         with self._connected() as connection:
 
             async def work() -> Advice:
-                failure = await connection.scribe.keep(story, result)
-                return Advice(await connection.scribe.next_advice(story, failure), story.task.id)
+                failure = await connection.recorder.keep(story, result)
+                return Advice(await connection.recorder.next_advice(story, failure), story.task.id)
 
             return connection.background.start(work()).result()
 
@@ -197,7 +204,7 @@ class Reflector:
             ValueError: the attempt has another form, the score is out of bounds, or the story has another outcome.
             StoreError: the store failed.
         """
-        result = _with_score(attempt, checked_score(score))
+        result = _result_with_score(attempt, checked_score(score))
         with self._connected() as connection:
 
             async def work() -> None:
@@ -207,7 +214,7 @@ class Reflector:
                         f"There is no story {run!r} in this store: give the `run` that `advise` returned."
                     )
                 story = OpenTask(first.task, first.opening, trial=1)
-                if await connection.scribe.keep(story, result) != story.attempt(result):
+                if await connection.recorder.keep(story, result) != as_trajectory(story.task, story.opening, result):
                     raise ValueError(f"the story {run!r} already has a different outcome, and a story has only one")
 
             connection.background.start(work()).result()
@@ -230,31 +237,34 @@ class Reflector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _improved(
         self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None, *, asynchronous: bool
     ) -> Callable[..., Any]:
-        parameter = TaskParameter.of(agent)
+        parameter = task_parameter(agent)
 
         async def improved(*arguments: Any, **named: Any) -> Any:
             call = AgentCall(agent, parameter, arguments, named)
-            with self._session(call.task, trials, score) as (connection, session):
-                if connection is None or session is None:
+            with ExitStack() as stack:
+                try:
+                    connection = stack.enter_context(self._connected())
+                except RetroformerError as error:
+                    _LOGGER.warning("The agent runs without advice: %s", error)
                     return await call.attempt("") if asynchronous else call.attempt("")
+                story = OpenTask.of(call.task, advised=_CHANCE.random() >= self._unadvised)
+                session = Session(story, connection.recorder, call.task, trials, score)
                 while session.open:
-                    with watching(watch) as seen:
+                    with nullcontext(lambda: None) if watch is None else watch.attempt() as read_steps:
                         try:
                             returned = call.attempt(session.advice)
                             returned = await returned if asynchronous else returned
                         except (Exception, SystemExit) as error:
-                            work = session.crashed(error)
+                            work = session.end_by_crash(error)
                         else:
                             refuse_unfinished(returned)
-                            work = session.attempted(returned, session.result_of(returned, seen()))
+                            work = session.add_attempt(returned, session.result_of(returned, read_steps()))
                     storing = connection.background.start(work)
                     await asyncio.wrap_future(storing) if asynchronous else storing.result()
                 return session.best
@@ -269,43 +279,17 @@ class Reflector:
         return improved if asynchronous else improved_now
 
     @contextmanager
-    def _session(
-        self, task: Any, trials: int, score: Score | None
-    ) -> Iterator[tuple[Connection, Session] | tuple[None, None]]:
-        """Yield the connection and the session of a call; nothing if the store cannot be opened."""
-        try:
-            connection = self._entered()
-        except RetroformerError as error:
-            _LOGGER.warning("The agent runs without advice: %s", error)
-            yield None, None
-            return
-        try:
-            story = OpenTask.of(task, advised=_CHANCE.random() >= self._unadvised)
-            yield connection, Session(story, connection.scribe, task, trials, score)
-        finally:
-            connection.leave()
-
-    @contextmanager
     def _connected(self) -> Iterator[Connection]:
         """Yield this process's connection for one call. Raises StoreError, ConfigError, MissingInput."""
-        connection = self._entered()
+        with self._lock:
+            if self._connection is None:
+                self._connection = Connection(self._settings)
+            connection = self._connection
+            connection.enter()
         try:
             yield connection
         finally:
             connection.leave()
-
-    def _entered(self) -> Connection:
-        with self._lock:
-            connection = self._connection
-            # The disk may have room again, and the database may answer again.
-            if connection is None or (connection.failed and time.monotonic() - connection.opened_at >= _REOPEN_SECONDS):
-                failed, connection = connection, Connection(self._settings)
-                self._connection = connection
-                if failed is not None:
-                    # Closing waits for the calls in progress, which may take long.
-                    threading.Thread(target=failed.close, name="retroformer-close", daemon=True).start()
-            connection.enter()
-            return connection
 
 
 def _forget_connection_in_children(reflector: Reflector) -> None:
@@ -321,6 +305,6 @@ def _forget_connection_in_children(reflector: Reflector) -> None:
     os.register_at_fork(after_in_child=forget)
 
 
-def _with_score(attempt: Any, score: float) -> AttemptResult:
+def _result_with_score(attempt: Any, score: float) -> AttemptResult:
     """Return an attempt with this score, whatever score is in it. Raises ValueError if it has another form."""
     return read_result({**attempt, "score": score} if isinstance(attempt, Mapping) else attempt, None, lambda *_: score)

@@ -2,42 +2,37 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from retroformer.agents.attempt_result import AttemptResult, is_result, read_result
-from retroformer.coach.story import ChainRecorder, OpenTask
+from retroformer.coach.recorder import ChainRecorder, OpenTask
 from retroformer.errors import RetroformerError
 
 _LOGGER = logging.getLogger(__name__)
-_UNRATED = -1.0
+_UNRATED_RANK = -1.0
 """Rank of an attempt without a score: below every score."""
 
 Score = Callable[[Any, Any], Any]
 """Function from a task and what the agent returned to a score from 0 to 1."""
-Seen = Callable[[], Mapping[str, Any] | None]
+ReadSteps = Callable[[], Mapping[str, Any] | None]
 """Function that returns, after an attempt, its `steps` or `messages` and its `usage`, as in
-`retroformer.agents.attempt_result`; None if nothing was seen."""
+`retroformer.agents.attempt_result`; None if nothing was observed."""
 
 
 class Watch(Protocol):
     """Observer of attempts."""
 
-    def attempt(self) -> AbstractContextManager[Seen]:
+    def attempt(self) -> AbstractContextManager[ReadSteps]:
         """Watch one attempt for the time of a `with` block, in the thread or task that enters it."""
         ...
-
-
-def watching(watch: Watch | None) -> AbstractContextManager[Seen]:
-    """Return a context that watches one attempt; without an observer it does nothing."""
-    return nullcontext(lambda: None) if watch is None else watch.attempt()
 
 
 class Session:
     """State of the call: the advice for the next attempt, and the best attempt so far."""
 
-    def __init__(self, story: OpenTask, scribe: ChainRecorder, task: Any, trials: int, score: Score | None) -> None:
-        self._story, self._scribe, self._task, self._trials, self._score = story, scribe, task, trials, score
+    def __init__(self, story: OpenTask, recorder: ChainRecorder, task: Any, trials: int, score: Score | None) -> None:
+        self._story, self._recorder, self._task, self._trials, self._score = story, recorder, task, trials, score
         self._best: tuple[float, Any] | None = None
         self._error: BaseException | None = None
         self.open = True
@@ -52,45 +47,46 @@ class Session:
             raise self._error
         return self._best[1]
 
-    def result_of(self, returned: Any, seen: Mapping[str, Any] | None = None) -> AttemptResult | Exception:
+    def result_of(self, returned: Any, observed: Mapping[str, Any] | None) -> AttemptResult | Exception:
         """Return the steps and the score of an attempt, or the error that rating it raised.
 
         Args:
             returned: what the agent returned.
-            seen: steps and usage that an observer saw; they count in place of the steps in `returned`.
+            observed: steps and usage that count in place of the steps in `returned`.
         """
         try:
-            return self._read(returned, seen)
+            return self._read(returned, observed)
         except Exception as error:  # Foreign code: the score, and the attempt's own objects.
             return error
 
-    async def attempted(self, returned: Any, result: AttemptResult | Exception) -> None:
+    async def add_attempt(self, returned: Any, result: AttemptResult | Exception) -> None:
         """Store an attempt, and have the advice for the next one written if one is due."""
         if isinstance(result, Exception):
-            self._remember(_UNRATED, returned)
+            self._remember(_UNRATED_RANK, returned)
             await self._end_invalid(result, "could not be rated")
             return
         self._remember(result.score, returned)
         try:
-            failure = await self._scribe.keep(self._story, result)
+            failure = await self._recorder.keep(self._story, result)
             self.open = result.score < 1 and self._story.trial + 1 < self._trials
             if self.open:
-                self.advice = await self._scribe.next_advice(self._story, failure)
+                self.advice = await self._recorder.next_advice(self._story, failure)
         except RetroformerError as error:
             self._give_up(error)
 
-    async def crashed(self, error: BaseException) -> None:
+    async def end_by_crash(self, error: BaseException) -> None:
         """Count an attempt that raised an error, and end the call."""
         self._error = error
         await self._end_invalid(error, "crashed")
 
-    def _read(self, returned: Any, seen: Mapping[str, Any] | None) -> AttemptResult:
+    def _read(self, returned: Any, observed: Mapping[str, Any] | None) -> AttemptResult:
         form = dict(returned) if isinstance(returned, Mapping) else returned
         if not is_result(form):
             # A message of LangChain or of the OpenAI client has a content; anything else is its text.
             form = [returned] if hasattr(returned, "content") else str(returned)
-        if seen is not None:
-            form = _as_seen(form, seen)
+        if observed is not None:
+            own = form if isinstance(form, dict) else {"output": form} if isinstance(form, str) else {}
+            form = {name: own[name] for name in ("output", "score") if name in own} | dict(observed)
         if self._score is None:
             return read_result(form, self._task)
         rated = self._score(self._task, returned)
@@ -111,16 +107,10 @@ class Session:
         if self._best is not None:
             _LOGGER.warning("An attempt at %s %s; the best one counts.", self._story.task.id, what, exc_info=error)
         try:
-            await self._scribe.keep_invalid(self._story, error)
+            await self._recorder.keep_invalid(self._story, error)
         except RetroformerError as failure:
             self._give_up(failure)
 
     def _give_up(self, error: RetroformerError) -> None:
         _LOGGER.warning("The task %s is not retried: %s", self._story.task.id, error)
         self.open = False
-
-
-def _as_seen(form: Any, seen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the form of an attempt with the steps that were seen, and the answer and score that were returned."""
-    returned = form if isinstance(form, dict) else {"output": form} if isinstance(form, str) else {}
-    return {name: returned[name] for name in ("output", "score") if name in returned} | dict(seen)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.coach.hindsight import BuildHindsight
 from retroformer.config.sections.base import ActorSection
 from retroformer.endpoint.model import LanguageModel
 from retroformer.files.document import Chapter, Words
 from retroformer.method.prompts import PromptPack, Render
-from retroformer.method.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
+from retroformer.method.protocols import Actor, BuildHindsight, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.method.records import Reflection, Task, Tool, Trajectory
 
 

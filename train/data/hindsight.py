@@ -8,8 +8,8 @@ tried on the failure is taken, if it helped.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from retroformer.coach.hindsight import BuildHindsight, Hindsight
 from retroformer.method.history import ancestors, key_before
+from retroformer.method.protocols import BuildHindsight, Hindsight
 from retroformer.method.rating import Rerating, by_failure, ratings
 from retroformer.method.records import Key, Lesson, Trajectory
 from retroformer.run.store import Store

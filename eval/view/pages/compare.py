@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ...measure.statistics import Floats, MeanInterval, bootstrap_counts, mcnemar
+from ...measure.statistics import Floats, bootstrap_counts, mcnemar
 from ..index import Index
 from ..site import NoSuchPage, Page, Site
 
 _SEED = 0
 _MOST_TRIALS = 50
-PAGE = 50
-"""Tasks on a page."""
+_LISTED = 50
 _MOST_LISTED = 1000
-"""Most tasks on a page."""
+"""Tasks on a page: by default, and at most."""
 GROUPS = {
     "won": "Solved by A, not by B",
     "lost": "Solved by B, not by A",
@@ -39,19 +39,6 @@ class Side:
         return f"{self.run}: {self.arm}{seeds}"
 
 
-@dataclass(frozen=True)
-class TrialLine:
-    """Both sides after one trial."""
-
-    trial: int
-    first: float
-    """Share of the tasks that A has solved."""
-    second: float
-    difference: MeanInterval
-    p: float | None
-    """Exact p-value of McNemar's test; None for a mean over training seeds, which is no single outcome."""
-
-
 def compare(site: Site, parameters: Mapping[str, str]) -> Page:
     """Compare the two sides that the query names, and list the tasks of the group that it names.
 
@@ -60,9 +47,16 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
     every = sides(site.index)
     if len(every) < 2:
         return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
-    first, second = _chosen(every, parameters)
+    *_, second, first = _comparable(every)
+    by_name = {side.name: side for side in every}
+    for name in ("a", "b"):
+        if parameters.get(name, "") not in ("", *by_name):
+            raise NoSuchPage(f"There is no arm {parameters[name]!r} to compare.")
+    first, second = by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
     shown = [name for name in GROUPS if name == parameters.get("show", "won")]
-    return comparison(site, every, (first, second), shown, _shown(parameters))
+    number = parameters.get("number", "")
+    most = min(int(number), _MOST_LISTED) if number.isdecimal() and len(number) < 5 and int(number) else _LISTED
+    return comparison(site, every, (first, second), shown, most)
 
 
 def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown: Sequence[str], most: int) -> Page:
@@ -98,12 +92,6 @@ def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown
     )
 
 
-def _shown(parameters: Mapping[str, str]) -> int:
-    """Return the number of tasks to list: `number` of the query, at most 1,000; by default `PAGE`."""
-    number = parameters.get("number", "")
-    return min(int(number), _MOST_LISTED) if number.isdecimal() and len(number) < 5 and int(number) else PAGE
-
-
 def sides(index: Index) -> list[Side]:
     """Return all arms, and behind the seeds of an arm all of them together."""
     with index.connect() as connection:
@@ -118,16 +106,7 @@ def sides(index: Index) -> list[Side]:
     return sides + pooled
 
 
-def _chosen(sides: Sequence[Side], parameters: Mapping[str, str]) -> tuple[Side, Side]:
-    by_name = {side.name: side for side in sides}
-    for name in ("a", "b"):
-        if parameters.get(name, "") not in ("", *by_name):
-            raise NoSuchPage(f"There is no arm {parameters[name]!r} to compare.")
-    *_, second, first = _comparable(sides)
-    return by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
-
-
-def evaluated(sides: Sequence[Side]) -> list[Side]:
+def evaluated_sides(sides: Sequence[Side]) -> list[Side]:
     """Return the evaluated arms; the training seeds of an arm are one side."""
     pooled = {(side.run, stored) for side in sides if len(side.stored) > 1 for stored in side.stored}
     return [side for side in sides if side.arm.startswith("eval/") and (side.run, side.arm) not in pooled]
@@ -135,7 +114,7 @@ def evaluated(sides: Sequence[Side]) -> list[Side]:
 
 def _comparable(sides: Sequence[Side]) -> Sequence[Side]:
     """Return the evaluated arms of the first run that has two, else all arms of the first run with two, else all."""
-    for some in (evaluated(sides), sides):
+    for some in (evaluated_sides(sides), sides):
         for run in dict.fromkeys(side.run for side in some):
             mine = [side for side in some if side.run == run]
             if len(mine) > 1:
@@ -157,19 +136,21 @@ def _solved_at(index: Index, side: Side) -> dict[str, list[float]]:
     return {task: trials for task, trials in solved.items() if len(trials) == len(side.stored)}
 
 
-def _lines(solved: Sequence[Floats]) -> Iterable[TrialLine]:
-    """Yield a line for each trial, from the trials that solved each task for each seed, (T, S) of both sides."""
+def _lines(solved: Sequence[Floats]) -> Iterable[Mapping[str, Any]]:
+    """Yield a line for each trial, from the trials that solved each task for each seed, (T, S) of both sides.
+
+    It has the shares solved, their difference, and the exact p-value of McNemar's test; None for a mean over training
+    seeds, which is no single outcome.
+    """
     last = max((float(side_TS[np.isfinite(side_TS)].max(initial=0)) for side_TS in solved), default=0)
     for trial in range(min(int(last), _MOST_TRIALS) + 1):
         first_T, second_T = ((side_TS <= trial).mean(axis=1) for side_TS in solved)
         single = all(side_TS.shape[1] == 1 for side_TS in solved)
         p = mcnemar(first_T, second_T) if single else None
-        yield TrialLine(trial, first_T.mean(), second_T.mean(), _interval(first_T - second_T), p)
-
-
-def _interval(difference_T: Floats) -> MeanInterval:
-    values, counts = np.unique(difference_T, return_counts=True)
-    return bootstrap_counts(values, counts, _SEED)
+        values, counts = np.unique(first_T - second_T, return_counts=True)
+        difference = bootstrap_counts(values, counts, _SEED)
+        shares = {"first": first_T.mean(), "second": second_T.mean()}
+        yield {"trial": trial, **shares, "difference": difference, "p": p}
 
 
 def _groups(tasks: Sequence[str], solved: Sequence[Floats]) -> dict[str, list[tuple[str, float, float]]]:

@@ -3,46 +3,48 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
+import numpy as np
 
+from retroformer.coach.stories.reading import story_arms
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import RetroformerError
 from retroformer.files.document import LineChart, Report, Series, chapter
 
+from ...measure.statistics import Floats
 from ...report.html import ReportPage
 from ...report.training import TrainedAdapter, adapters_in, curve_table, reward_audit, sort_by_stage, training_figures
 from .. import charts
-from ..index import Index, arms_of
+from ..index import Index
 from ..site import Page, Site
-from ..wording import Wording, typical_words, wordings
 
 _BARS = 20
 """Bars of the distribution of ratings."""
+_FLAGS = ("truncated", "copy", "repeated plan", "same steps")
+"""Flags whose share is given of each author."""
+_WORDS = 12
+"""Words that are shown on each side."""
+_PRIOR = 0.5
+_CLEAR_DEVIATIONS = 1.96
+"""Standard deviations from which a difference is shown."""
 
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart with its title and the numbers behind it."""
-
-    title: str
-    svg: Markup
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    legend: str = ""
+Chart = Mapping[str, Any]
+"""Title, drawing and legend of a chart, and header and rows of the numbers behind it."""
+Author = Mapping[str, Any]
+"""Counts over the advice of one model in one arm."""
 
 
 def learning(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show one run."""
     source = site.source(parameters.get("run", ""))
-    authors = wordings(site.index, source.name)
+    authors = advice_authors(site.index, source.name)
     shown = {
         "source": source,
         "charts": [*_success(site.index, source), *_ratings(site.index, source.name)],
         "page": _training(source),
-        "wordings": authors,
+        "authors": authors,
+        "author_flags": _FLAGS,
         "typical": _typical(site.index, authors, parameters),
     }
     return Page("learning.html", "Learning", shown)
@@ -56,7 +58,7 @@ def _success(index: Index, source: OpenRun) -> Iterator[Chart]:
         "WHERE run = ? AND arm = ? AND outcome != 'invalid' GROUP BY solved_at"
     )
     with index.connect() as connection:
-        for arm in arms_of(source):
+        for arm in story_arms(source.store):
             rows = connection.execute(query, (source.name, arm)).fetchall()
             if not rows:
                 continue
@@ -72,7 +74,8 @@ def _success(index: Index, source: OpenRun) -> Iterator[Chart]:
         chart = LineChart(x_title="trial", y_title="share solved", series=tuple(lines))
         header = ["arm", *(f"trial {trial}" for trial in range(max(len(line.points) for line in lines)))]
         rows = [[line.name, *(f"{share:.3f}" for _, share in line.points)] for line in lines]
-        yield Chart(title, charts.svg(chart, title), header, rows, charts.legend(chart))
+        drawing, legend = charts.svg(chart, title), charts.legend(chart)
+        yield {"title": title, "svg": drawing, "header": header, "rows": rows, "legend": legend}
 
 
 def _ratings(index: Index, run: str) -> Iterator[Chart]:
@@ -83,13 +86,14 @@ def _ratings(index: Index, run: str) -> Iterator[Chart]:
         for row in connection.execute(query, (run,)):
             counts.setdefault(row["arm"], Counter())[row["rating"]] += row["pieces"]
     for arm, ratings in counts.items():
-        bars = _binned(ratings)
-        title = f"Ratings in {arm}"
-        header, rows = ["rating", "pieces of advice"], [[label, f"{count:g}"] for label, count in bars]
-        yield Chart(title, charts.bar_chart(title, bars, "rating", "pieces of advice"), header, rows)
+        bars = _bins(ratings)
+        title, header = f"Ratings in {arm}", ("rating", "pieces of advice")
+        rows = [[label, f"{count:g}"] for label, count in bars]
+        drawing = charts.bar_chart(title, bars, *header)
+        yield {"title": title, "svg": drawing, "header": header, "rows": rows, "legend": ""}
 
 
-def _binned(ratings: Counter[float]) -> list[tuple[str, float]]:
+def _bins(ratings: Counter[float]) -> list[tuple[str, float]]:
     """Return a bar for each rating if they are few, else for each of twenty ranges."""
     if len(ratings) <= _BARS:
         return [(f"{rating:+.3g}" if rating else "0", count) for rating, count in sorted(ratings.items())]
@@ -115,11 +119,11 @@ def _training(source: OpenRun) -> ReportPage:
     return ReportPage(Report(title="Learning", run=source.name, place="", chapters=chapters))
 
 
-def _typical(index: Index, authors: Sequence[Wording], parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
+def _typical(index: Index, authors: Sequence[Author], parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return the words that tell two authors apart: those of the query, by default the first and the last."""
     if len(authors) < 2:
         return None
-    by_name = {author.name: author for author in authors}
+    by_name = {author["name"]: author for author in authors}
     before = by_name.get(parameters.get("before", ""), authors[0])
     after = by_name.get(parameters.get("after", ""), authors[-1])
     return {
@@ -128,3 +132,43 @@ def _typical(index: Index, authors: Sequence[Wording], parameters: Mapping[str, 
         "less": typical_words(index, before, after),
         "more": typical_words(index, after, before),
     }
+
+
+def advice_authors(index: Index, run: str) -> list[Author]:
+    """Return the models of each arm with counts over their advice, in the order of their first advice."""
+    flags = ", ".join(f"sum(instr(flags, '[{flag}]') > 0) AS \"{flag}\"" for flag in _FLAGS)
+    query = (
+        "SELECT arm || ', ' || model AS name, arm, counted.* FROM author JOIN ("
+        "SELECT author, count(*) AS pieces, sum(words) AS words, count(rating) AS rated, sum(rating > 0) AS gained, "
+        f"sum(rating) AS rating, min(written_at) AS written_at, {flags} FROM advice "
+        "WHERE words AND author IN (SELECT id FROM author WHERE run = :run) GROUP BY author"
+        ") AS counted ON counted.author = author.id ORDER BY written_at, author.id"
+    )
+    with index.connect() as connection:
+        return [dict(row) for row in connection.execute(query, {"run": run})]
+
+
+def typical_words(index: Index, one: Author, other: Author) -> Sequence[tuple[str, int, int]]:
+    """Return the words that are more typical of `one`, with the number of pieces of each that hold them.
+
+    They are ordered by the log odds ratio in units of its standard deviation (Monroe et al., 2008, eq. 22, with a flat
+    prior), so that rare words do not come first.
+    """
+    query = (
+        "SELECT word, pieces, ifnull((SELECT pieces FROM author_word WHERE author = :other AND word = own.word), 0) "
+        "FROM author_word AS own WHERE author = :one"
+    )
+    with index.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(query, {"one": one["author"], "other": other["author"]})]
+    counts = np.array([row[1:] for row in rows], dtype=float).reshape(-1, 2)
+    scores = _scores(counts[:, 0], one["pieces"], counts[:, 1], other["pieces"])
+    ranked = sorted((-scores[number], rows[number]) for number in np.flatnonzero(scores > _CLEAR_DEVIATIONS))
+    return [row for _, row in ranked[:_WORDS]]
+
+
+def _scores(here_W: Floats, pieces_here: int, there_W: Floats, pieces_there: int) -> Floats:
+    """Return the log odds ratio of each word in units of its standard deviation, (W,)."""
+    a, b = here_W + _PRIOR, pieces_here - here_W + _PRIOR
+    c, d = there_W + _PRIOR, pieces_there - there_W + _PRIOR
+    scores: Floats = np.log(a * d / (b * c)) / np.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
+    return scores

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
+from typing import cast
 from urllib.parse import urlencode
 
 from pydantic import ValidationError
 
 from retroformer.run.store import Store
-from retroformer.run.store.marks import VERDICTS, Mark, Verdict
+from retroformer.run.store.marks import VERDICTS, Verdict
 
 from ..site import NoSuchPage, Page, Site
 
@@ -34,22 +35,12 @@ def mark_story(site: Site, form: Mapping[str, str]) -> str:
     source = site.source(run)
     if not site.index.holds(source.name, arm, task):
         raise NoSuchPage(f"There is no story of the task {task!r} in the arm {arm!r}.")
+    if verdict not in (*VERDICTS, ""):
+        raise NoSuchPage(f"{verdict!r} is no verdict: choose one of {', '.join(VERDICTS)}.")
     with closing(Store(source.store.url, source.name)) as store:
         try:
-            store.marks.add(arm, task, _verdict(verdict), form.get("note", "").replace("\r\n", "\n").strip())
+            store.marks.add(arm, task, cast(Verdict, verdict), form.get("note", "").replace("\r\n", "\n").strip())
         except ValidationError as error:
             raise NoSuchPage(f"The mark was not stored: {error.errors()[0]['msg']}.") from error
     site.index.update_marks()
     return f"story?{urlencode({'run': source.name, 'arm': arm, 'task': task})}#review"
-
-
-def mark_of(site: Site, run: str, arm: str, task: str) -> Mark | None:
-    """Return the mark of a story; None if it has none."""
-    return site.source(run).store.marks.current().get((arm, task))
-
-
-def _verdict(text: str) -> Verdict:
-    for verdict in ("right", "wrong", "leaking", ""):
-        if text == verdict:
-            return verdict
-    raise NoSuchPage(f"{text!r} is no verdict: choose one of {', '.join(VERDICTS)}.")

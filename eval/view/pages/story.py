@@ -1,18 +1,15 @@
 """One story in columns: each attempt with the advice that it read, aligned, the first differing step marked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from sqlite3 import Row
+from types import MappingProxyType
 
-from retroformer.coach.stories.flags import FLAGS
 from retroformer.coach.stories.reading import read_story
-from retroformer.coach.stories.story import Story, Turn
-from retroformer.method.records import Reflection
+from retroformer.coach.stories.story import FLAGS, Story, Turn
 from retroformer.run.store.marks import VERDICTS
 
 from ..site import NoSuchPage, Page, Site
-from ..table import StoryFilter, neighbours
-from .review import mark_of
+from .stories import StoryFilter, neighbours
 
 StoryKey = tuple[str, str, str]
 """Run, arm and task of a story."""
@@ -24,16 +21,17 @@ _Neighbours = tuple[Row | None, Row | None]
 
 def story(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show the way to one turn, by default that of the method; the others are in the tree of candidates."""
-    shown, listed = _story(site, parameters), _list_of(parameters)
+    shown = _story(site, parameters)
     at = parameters.get("at", "")
     turn = shown.turn(at) if at else None
     if at and turn is None:
         raise NoSuchPage(f"The story has no attempt {at!r}.")
-    way = shown.way_to(turn) if turn is not None else shown.chain
-    page = _page(site, shown, way, neighbours(site.index, listed, _key(shown)))
-    return replace(
-        page, shown={**page.shown, "list": {f"list_{name}": value for name, value in listed.query().items()}}
-    )
+    # Parameters that begin with `list_` are the filter of the table from which the reader came.
+    given = {name.removeprefix("list_"): value for name, value in parameters.items() if name.startswith("list_")}
+    chosen = StoryFilter.of(given)
+    near = neighbours(site.index, chosen, (shown.experiment, shown.arm, shown.task.id))
+    listed = {f"list_{name}": value for name, value in chosen.query().items()}
+    return _page(site, shown, shown.way_to(turn) if turn is not None else shown.chain, near, listed=listed)
 
 
 def whole_story(site: Site, key: StoryKey, neighbours: _Neighbours) -> Page:
@@ -50,34 +48,32 @@ def prompt(site: Site, parameters: Mapping[str, str]) -> Page:
     turn = shown.turn(parameters.get("at", ""))
     if turn is None or turn.reflection is None:
         raise NoSuchPage("There is no such advice in this story.")
-    reflection: Reflection = turn.reflection
-    return Page("prompt.html", f"Prompt of {turn.place}", {"story": shown, "turn": turn, "reflection": reflection})
+    content = {"story": shown, "turn": turn, "reflection": turn.reflection}
+    return Page("prompt.html", f"Prompt of {turn.place}", content)
 
 
-def _page(site: Site, shown: Story, way: Sequence[Turn], neighbours: _Neighbours, others: Sequence[Turn] = ()) -> Page:
+def _page(
+    site: Site,
+    shown: Story,
+    way: Sequence[Turn],
+    neighbours: _Neighbours,
+    others: Sequence[Turn] = (),
+    listed: Mapping[str, str] = MappingProxyType({}),
+) -> Page:
     before, after = neighbours
     content = {
         "story": shown,
         "way": way,
         "others": others,
-        "tree": [_Branch(shown, turn) for turn in shown.turns if turn.previous is None],
         "before": before,
         "after": after,
-        "list": {},
+        "list": listed,
         "aligned_steps": _ALIGNED_STEPS,
         "flag_meanings": FLAGS,
-        "mark": mark_of(site, shown.experiment, shown.arm, shown.task.id),
+        "mark": site.source(shown.experiment).store.marks.current().get((shown.arm, shown.task.id)),
         "verdicts": VERDICTS,
     }
     return Page("story.html", shown.task.id, content)
-
-
-class _Branch:
-    """A turn and the retries after it, for the tree of candidates."""
-
-    def __init__(self, story: Story, turn: Turn) -> None:
-        self.turn = turn
-        self.retries = [_Branch(story, retry) for retry in story.retries(turn)]
 
 
 def _story(site: Site, parameters: Mapping[str, str]) -> Story:
@@ -86,13 +82,3 @@ def _story(site: Site, parameters: Mapping[str, str]) -> Story:
     if shown is None:
         raise NoSuchPage(f"There is no story of the task {task!r} in the arm {arm!r}.")
     return shown
-
-
-def _key(shown: Story) -> StoryKey:
-    return shown.experiment, shown.arm, shown.task.id
-
-
-def _list_of(parameters: Mapping[str, str]) -> StoryFilter:
-    """Return the filter of the table from which the reader came: parameters that begin with `list_`."""
-    given = {name.removeprefix("list_"): value for name, value in parameters.items() if name.startswith("list_")}
-    return StoryFilter.of(given)

@@ -1,29 +1,28 @@
-"""Reads stories from the store."""
+"""Reads stories from the store, or a line of each from its columns without reading an attempt."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import groupby, islice
 from statistics import fmean
-from typing import Any
 
-from retroformer.coach.stories.flags import Leaks, flags_of
-from retroformer.coach.stories.story import Story, Turn, first_difference
+from retroformer.coach.stories.story import Leaks, Story, Turn, first_difference, flags_of
 from retroformer.config.arm_names import FIRST_TRIAL, first_trial
-from retroformer.method.records import Key, Memory, Reflection, Task, Trajectory
-from retroformer.run.store import Store, StoredReflection
+from retroformer.method.records import Key, Memory, Outcome, Reflection, Task, Trajectory
+from retroformer.run.store import AttemptRow, Store, StoredReflection
 
 _MEMORY = 3
 """Number of pieces of advice that an actor reads if the conditions do not say."""
-_TASKS_AT_ONCE = 50
+_TASKS_AT_ONCE = 20
 """Number of stories in memory together."""
 
 
-def story_arms(store: Store) -> list[str]:
-    """Return the arms that have stories. An arm that only holds the trial 0 of others has none."""
+def story_arms(store: Store) -> dict[str, tuple[str, ...]]:
+    """Return the arms that have stories, each with the arms that hold its facts: one may hold trial 0 of others."""
     arms = store.arms()
-    shared = {shared_trial(store, arm, arms) for arm in arms} - {None}
-    return [arm for arm in arms if arm not in shared]
+    shared = {arm: shared_trial(store, arm, arms) for arm in arms}
+    return {arm: (first, arm) if first else (arm,) for arm, first in shared.items() if arm not in shared.values()}
 
 
 def shared_trial(store: Store, arm: str, arms: Sequence[str]) -> str | None:
@@ -38,25 +37,21 @@ def shared_trial(store: Store, arm: str, arms: Sequence[str]) -> str | None:
 
 def read_story(store: Store, arm: str, task_id: str, leaks: Leaks | None = None) -> Story | None:
     """Return the story of a task in an arm; None if nothing is stored of it. Raises StoreError."""
-    return next(_stories(store, arm, [task_id], store.arms(), leaks), None)
+    return next(stream_stories(store, arm, [task_id], leaks), None)
 
 
 def stream_stories(store: Store, arm: str, task_ids: Sequence[str], leaks: Leaks | None = None) -> Iterator[Story]:
     """Yield the stories of these tasks in an arm, in order. Raises StoreError."""
-    arms, ids = store.arms(), iter(task_ids)
-    while chunk := list(islice(ids, _TASKS_AT_ONCE)):
-        yield from _stories(store, arm, chunk, arms, leaks)
+    names, ids = story_arms(store).get(arm, ()), iter(task_ids)
+    while names and (chunk := list(islice(ids, _TASKS_AT_ONCE))):
+        yield from _stories(store, names, chunk, leaks)
 
 
-def _stories(
-    store: Store, arm: str, task_ids: Sequence[str], arms: Sequence[str], leaks: Leaks | None
-) -> Iterator[Story]:
-    if arm not in arms:
-        return  # Trial 0, which it would share with others, is not its own.
+def _stories(store: Store, names: Sequence[str], task_ids: Sequence[str], leaks: Leaks | None) -> Iterator[Story]:
+    *_, arm = names
     attempts = defaultdict[str, dict[Key, Trajectory]](dict)
     invalid = defaultdict[str, list[tuple[Key, str]]](list)
-    shared = shared_trial(store, arm, arms)
-    for name in (shared, arm) if shared else (arm,):
+    for name in names:
         for task_id, causes in store.causes_by_task(name, task_ids).items():
             invalid[task_id] += causes
         for key, attempt in store.stream_trajectories(name, task_ids):
@@ -64,11 +59,14 @@ def _stories(
     advice = defaultdict[str, list[StoredReflection]](list)
     for stored in store.stream_reflections(arm, task_ids):
         advice[stored.key.task_id].append(stored)
-    memory = _memory_size(store.conditions(arm))
+    loop = (store.conditions(arm) or {}).get("loop")
+    size = loop.get("memory") if isinstance(loop, Mapping) else None
+    memory = size if isinstance(size, int) and size > 0 else _MEMORY
     for task_id in task_ids:
         if attempts[task_id] or advice[task_id] or invalid[task_id]:
             turns = _turns(attempts[task_id], advice[task_id], memory, leaks)
-            task = _task(attempts[task_id], task_id)
+            unknown = Task(id=task_id, environment="", split="")
+            task = next((attempt.task for attempt in attempts[task_id].values()), unknown)
             blocked = any(key not in attempts[task_id] for key, _ in invalid[task_id])
             yield Story(store.experiment, arm, task, turns, tuple(cause for _, cause in invalid[task_id]), blocked)
 
@@ -113,11 +111,49 @@ def _turn(key: Key, reflection: Reflection | None, attempts: Sequence[Trajectory
     return replace(turn, rating=gain, differs_at=first_difference(failure.steps, turn.attempt.steps))
 
 
-def _task(attempts: Mapping[Key, Trajectory], task_id: str) -> Task:
-    return next((attempt.task for attempt in attempts.values()), Task(id=task_id, environment="", split=""))
+@dataclass(frozen=True)
+class StoryLine:
+    """A story in one line."""
+
+    task_id: str
+    attempts: int
+    first: float | None
+    """Return of trial 0."""
+    last: float | None
+    """Highest return of the last trial."""
+    solved_at: int | None
+    """Number of the first trial that solved the task; None if none did."""
+    best_rating: float | None
+    """Highest rating of a piece of advice in the story; None if none was tried."""
+    worst_rating: float | None
 
 
-def _memory_size(conditions: Mapping[str, Any] | None) -> int:
-    loop = (conditions or {}).get("loop")
-    size = loop.get("memory") if isinstance(loop, Mapping) else None
-    return size if isinstance(size, int) and size > 0 else _MEMORY
+def story_lines(store: Store, arm: str) -> Iterator[StoryLine]:
+    """Yield the stories of an arm in the order of their task ids. Raises StoreError."""
+    streams = [store.attempt_rows(name) for name in story_arms(store)[arm]]
+    before = {(row.task_id, row.trial, row.candidate): row.previous_candidate for row in store.advice_rows(arm)}
+    for task_id, rows in groupby(merge(*streams, key=lambda row: row[:4]), key=lambda row: row.task_id):
+        yield _line(task_id, list(rows), before)
+
+
+def _line(task_id: str, rows: list[AttemptRow], before: dict[tuple[str, int, int], int]) -> StoryLine:
+    returns = defaultdict[tuple[int, int], list[float]](list)
+    for row in rows:
+        returns[row.trial, row.candidate].append(row.episode_return)
+    means = {place: sum(values) / len(values) for place, values in returns.items()}
+    gains = [
+        means[trial, candidate] - returns[trial - 1, previous][0]
+        for trial, candidate in means
+        if (previous := before.get((task_id, trial, candidate))) is not None and (trial - 1, previous) in means
+    ]
+    last = max(trial for trial, _ in means)
+    solved = [row.trial for row in rows if row.outcome == Outcome.SUCCESS]
+    return StoryLine(
+        task_id=task_id,
+        attempts=len(rows),
+        first=means.get((0, 0)),
+        last=max(value for (trial, _), value in means.items() if trial == last),
+        solved_at=min(solved, default=None),
+        best_rating=max(gains, default=None),
+        worst_rating=min(gains, default=None),
+    )

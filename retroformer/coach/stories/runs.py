@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from retroformer.coach.stories.flags import Leaks
+from retroformer.coach.stories.story import Leaks
 from retroformer.config.experiment import STORE_FILE, Experiment
 from retroformer.config.file import load_domains
 from retroformer.endpoint.secrets.url import SecretUrl
@@ -37,10 +37,10 @@ class OpenRun:
             return None
         try:
             offered = extras(self.experiment.environment).leak_check
-            check = offered(self.experiment.environment, self.experiment.seed) if offered is not None else None
+            if offered is None:
+                return None
+            check = offered(self.experiment.environment, self.experiment.seed)
         except RetroformerError:
-            return None
-        if check is None:
             return None
 
         def leaks(advice: str, attempts: Sequence[Trajectory]) -> bool:
@@ -53,7 +53,7 @@ class OpenRun:
 
 
 @contextmanager
-def opened(path: Path, overrides: Sequence[str] = ()) -> Iterator[list[OpenRun]]:
+def open_runs(path: Path, overrides: Sequence[str] = ()) -> Iterator[list[OpenRun]]:
     """Open a run for the time of a `with` block: by its config, its folder (runs/NAME) or the file of its store.
 
     A config with domains gives a run for each. So does a file with several runs.
@@ -67,17 +67,17 @@ def opened(path: Path, overrides: Sequence[str] = ()) -> Iterator[list[OpenRun]]
         if path.is_dir() or path.suffix == ".db":
             yield list(_by_file(path / STORE_FILE if path.is_dir() else path, overrides, stack))
         else:
-            yield [_by_config(experiment, stack) for experiment in load_domains(path, list(overrides))]
+            yield list(_by_config(path, overrides, stack))
 
 
-def _by_config(experiment: Experiment, stack: ExitStack) -> OpenRun:
-    url = experiment.store_url
-    if not experiment.has_store:
-        raise MissingInput(
-            f"The run {experiment.run!r} has no facts in {experiment.folder} yet: run `retroformer collect` first."
-        )
-    store = stack.enter_context(closing(Store(url, experiment.name, read_only=True)))
-    return OpenRun(store, experiment.folder, experiment)
+def _by_config(path: Path, overrides: Sequence[str], stack: ExitStack) -> Iterator[OpenRun]:
+    for experiment in load_domains(path, list(overrides)):
+        if not experiment.has_store:
+            raise MissingInput(
+                f"The run {experiment.run!r} has no facts in {experiment.folder} yet: run `retroformer collect` first."
+            )
+        store = stack.enter_context(closing(Store(experiment.store_url, experiment.name, read_only=True)))
+        yield OpenRun(store, experiment.folder, experiment)
 
 
 def _by_file(file: Path, overrides: Sequence[str], stack: ExitStack) -> Iterator[OpenRun]:

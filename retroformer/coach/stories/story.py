@@ -1,11 +1,29 @@
 """One story: the attempts at a task, the advice between them, and what each piece of advice was worth."""
 
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from statistics import fmean
 
 from retroformer.method.records import Key, Outcome, Reflection, Step, Task, Trajectory
+from retroformer.method.repetition import RESTATING, copied
+
+FLAGS = {
+    "blank": "The advice is empty.",
+    "truncated": "The advice was cut at the token limit.",
+    "copy": f"At least {RESTATING:.0%} of the advice repeats the reflector's prompt word for word.",
+    "repeated plan": "The advice is the same as an earlier piece of advice in this story.",
+    "same steps": "The retry did the same, step by step.",
+    "leak": "The advice gives away a part of the solution that the agent could not know.",
+}
+"""All flags, with their meaning."""
+
+Leaks = Callable[[str, Sequence[Trajectory]], bool]
+"""Function that says whether advice, after these attempts, gives the solution away."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +49,7 @@ class Turn:
     differs_at: int | None = None
     """Number of the first step that differs from the attempt before, from 0; None if no step does."""
     flags: tuple[str, ...] = ()
-    """Problems of the advice or of the retry, such as `copy`: see `retroformer.coach.stories.flags`."""
+    """Problems of the advice or of the retry, keys of `FLAGS`."""
 
     @property
     def attempt(self) -> Trajectory | None:
@@ -75,10 +93,10 @@ class Story:
 
         Among equal returns it is the first candidate, as in `retroformer.method.rollout.improve`.
         """
-        chain = [turn for turn in self.turns if turn.previous is None][:1]
-        while chain and (retries := self.retries(chain[-1])):
-            chain.append(max(retries, key=_order))
-        return tuple(chain)
+        turns = [turn for turn in self.turns if turn.previous is None][:1]
+        while turns and (retries := self.retries(turns[-1])):
+            turns.append(max(retries, key=lambda retry: retry.attempt.episode_return if retry.attempt else -math.inf))
+        return tuple(turns)
 
     @property
     def columns(self) -> int:
@@ -102,11 +120,6 @@ class Story:
         return tuple(way)
 
 
-def _order(turn: Turn) -> tuple[float, int]:
-    value = turn.attempt.episode_return if turn.attempt is not None else float("-inf")
-    return value, -turn.key.candidate
-
-
 def first_difference(before: tuple[Step, ...], after: tuple[Step, ...]) -> int | None:
     """Return the number of the first step with another action or observation, from 0; None if all are the same.
 
@@ -116,3 +129,44 @@ def first_difference(before: tuple[Step, ...], after: tuple[Step, ...]) -> int |
         if (one_step.action, one_step.observation) != (other_step.action, other_step.observation):
             return number
     return None if len(before) == len(after) else min(len(before), len(after))
+
+
+def flags_of(turn: Turn, way: Sequence[Turn], leaks: Leaks | None = None) -> tuple[str, ...]:
+    """Return the flags of a turn.
+
+    Args:
+        turn: the turn; its own `flags` are not read.
+        way: the turns before it, from the first attempt on.
+        leaks: the environment's check, if its data are at hand.
+    """
+    if turn.reflection is None:
+        return ()
+    reflection, attempt = turn.reflection, turn.attempt
+    before = [earlier.attempt for earlier in way if earlier.attempt is not None]
+    failure = before[-1] if before else None
+    limit = reflection.sampling.max_new_tokens
+    checks = {
+        "blank": not turn.advice.strip(),
+        "truncated": reflection.usage.completion_tokens >= limit and reflection.usage.calls == 1,
+        "copy": copied(turn.advice, _source(reflection, failure)) >= RESTATING,
+        "repeated plan": _words(turn.advice) in [_words(earlier.advice) for earlier in way if earlier.reflection],
+        "same steps": failure is not None
+        and attempt is not None
+        and attempt.outcome is not Outcome.INVALID
+        and turn.differs_at is None,
+        "leak": leaks is not None and bool(before) and bool(turn.advice.strip()) and leaks(turn.advice, before),
+    }
+    return tuple(name for name in FLAGS if checks[name])
+
+
+def _source(reflection: Reflection, failure: Trajectory | None) -> str:
+    """Return what the reflector read last: the end of its prompt, else the failure."""
+    if reflection.prompt:
+        return reflection.prompt[-1].content
+    if failure is None:
+        return ""
+    return "\n".join(chain.from_iterable((step.thought, step.action, step.observation) for step in failure.steps))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())

@@ -12,12 +12,12 @@ from fractions import Fraction
 from random import Random
 
 import retroformer.environments.alfworld.compact as compact
-from retroformer.coach.hindsight import Variation
 from retroformer.environments.alfworld.clauses import find_places
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
 from retroformer.environments.alfworld.reflectors import FailureView, WrittenReflector, advice_on_places, view_of
 from retroformer.method.prompts import Render
+from retroformer.method.protocols import Variation
 from retroformer.method.records import Lesson, Memory, Trajectory
 
 _PRIOR_LOOKS = 2

@@ -1,27 +1,36 @@
 """Forwards the answer of a provider byte for byte as it arrives, and reads it: JSON, or a stream of server-sent events.
 
-A recorded answer is stored before its last bytes are sent. Only the first choice counts, and reasoning fields are left
-out. Bytes that cannot be read are no error: the answer is forwarded anyway, and what was read of it is kept.
+Bytes that cannot be read are no error: the answer is forwarded anyway, and what was read of it is kept.
 """
 
+import json
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
+from retroformer.agents.messages import readable_message
 from retroformer.endpoint.answers import joined_text
 from retroformer.errors import EndpointFailure
-from retroformer.integrations.gateway.messages import json_object, message_of
-from retroformer.integrations.gateway.upstream import LARGEST_BYTES, answer_headers, decoder
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, decoder, end_to_end_headers
 from retroformer.method.conversation import ChatMessage
 from retroformer.method.records import Usage
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens; a provider that reports more does not count tokens."""
+
+
+def json_object(data: bytes | bytearray) -> dict[str, Any]:
+    """Return the object in a JSON text; {} if there is none."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 class RecordedAnswer:
@@ -37,7 +46,7 @@ class RecordedAnswer:
         self._size = 0
         self._message: dict[str, Any] = {}
         self._calls: dict[int, dict[str, Any]] = {}
-        self._usage: Mapping[str, Any] = {}
+        self._usage: Any = None
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes as they came from the provider."""
@@ -60,14 +69,12 @@ class RecordedAnswer:
         if self.streams:
             self._read_line(self._pending)
         elif answer := json_object(self._pending):
-            self._note_usage(answer)
-            message = _first_choice(answer).get("message")
-            self._message = dict(message) if isinstance(message, Mapping) else {}
+            self._usage, self._message = answer.get("usage"), dict(_first_choice(answer, "message"))
         self._pending = bytearray()
 
     def discard(self) -> None:
         """Forget what was read, as the provider broke off: the agent calls again."""
-        self._message, self._calls, self._usage = {}, {}, {}
+        self._message, self._calls, self._usage = {}, {}, None
         self._pending = bytearray()
 
     @property
@@ -76,13 +83,14 @@ class RecordedAnswer:
         if not self._message and not self._calls:
             return None
         calls = {"tool_calls": [self._calls[index] for index in sorted(self._calls)]} if self._calls else {}
-        return message_of({**self._message, "role": "assistant", **calls})
+        return readable_message({**self._message, "role": "assistant", **calls})
 
     @property
     def usage(self) -> Usage:
         """The call and its tokens; no tokens if the provider reported none."""
+        usage = self._usage if isinstance(self._usage, Mapping) else {}
         prompt, completion = (
-            count if type(count := self._usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else 0
+            count if type(count := usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else 0
             for name in ("prompt_tokens", "completion_tokens")
         )
         return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
@@ -93,13 +101,9 @@ class RecordedAnswer:
             return
         if value.strip() == b"[DONE]":
             self.complete = True
-        elif chunk := json_object(value):
-            self._note_usage(chunk)
-            delta = _first_choice(chunk).get("delta")
-            if isinstance(delta, Mapping):
-                self._add(delta)
-
-    def _add(self, delta: Mapping[str, Any]) -> None:
+        chunk = json_object(value)
+        self._usage = chunk.get("usage") or self._usage
+        delta = _first_choice(chunk, "delta")
         if isinstance(text := joined_text(delta.get("content")), str):
             self._message["content"] = self._message.get("content", "") + text
         calls = delta.get("tool_calls")
@@ -117,17 +121,19 @@ class RecordedAnswer:
                 if isinstance(function.get(name), str):
                     call["function"][name] += function[name]
 
-    def _note_usage(self, answer: Mapping[str, Any]) -> None:
-        if isinstance(usage := answer.get("usage"), Mapping):
-            self._usage = usage
 
-
-def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _first_choice(answer: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return this field of the first choice; {} if there is no object in it."""
     choices = answer.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, Mapping) and choice.get("index", 0) == 0:
-            return choice
+            value = choice.get(field)
+            return value if isinstance(value, Mapping) else {}
     return {}
+
+
+class _ProviderDisconnect(Exception):
+    """The provider ended an answer early."""
 
 
 async def forward(
@@ -143,22 +149,25 @@ async def forward(
     Raises:
         EndpointFailure: the provider broke off before a byte was forwarded.
     """
-    response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=answer_headers(answer))
+    response = web.StreamResponse(
+        status=answer.status, reason=answer.reason, headers=end_to_end_headers(answer.headers)
+    )
     try:
         if read is None or record is None:
             await response.prepare(request)
-            await _stream(response, answer)
+            async for chunk in _chunks(answer):
+                await response.write(chunk)
         elif read.streams:
             await response.prepare(request)
             await _stream_and_read(response, answer, read, record)
         else:
-            body = await _received(answer.content.read())
+            body = b"".join([chunk async for chunk in _chunks(answer)])
             read.feed(body)
             read.end()
             await record()
             await response.prepare(request)
             await response.write(body)
-    except _BrokenOff as error:
+    except _ProviderDisconnect as error:
         _LOGGER.warning("The provider ended an answer early: %s.", error)
         if read is not None:
             read.discard()
@@ -172,22 +181,13 @@ async def forward(
     return response
 
 
-class _BrokenOff(Exception):
-    """The provider ended an answer early."""
-
-
-async def _stream(response: web.StreamResponse, answer: aiohttp.ClientResponse) -> None:
-    while chunk := await _received(answer.content.readany()):
-        await response.write(chunk)
-
-
 async def _stream_and_read(
     response: web.StreamResponse,
     answer: aiohttp.ClientResponse,
     read: RecordedAnswer,
     record: Callable[[], Awaitable[None]],
 ) -> None:
-    while chunk := await _received(answer.content.readany()):
+    async for chunk in _chunks(answer):
         read.feed(chunk)
         if read.complete:
             await record()
@@ -196,8 +196,9 @@ async def _stream_and_read(
     await record()
 
 
-async def _received(reading: Awaitable[bytes]) -> bytes:
+async def _chunks(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     try:
-        return await reading
+        while chunk := await answer.content.readany():
+            yield chunk
     except (aiohttp.ClientError, OSError) as error:
-        raise _BrokenOff(type(error).__name__) from error
+        raise _ProviderDisconnect(type(error).__name__) from error

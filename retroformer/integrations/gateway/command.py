@@ -10,7 +10,7 @@ app = make_app()
 
 
 @app.command(
-    options_metavar="[--upstream URL] [--host ADDRESS] [--port NUMBER] [--unadvised SHARE]",
+    options_metavar="[--upstream URL] [--port NUMBER] [--unadvised SHARE]",
     epilog=example("gateway configs/agent.yaml --upstream http://127.0.0.1:9000/v1"),
 )
 def gateway(
@@ -24,7 +24,6 @@ def gateway(
             help="The provider's /v1 address. By default actor.endpoint.base_url, else https://api.openai.com/v1.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="NUMBER", min=0, max=65535, help="Port; 0 takes a free one.")] = 8100,
     unadvised: Annotated[
         float, typer.Option(metavar="SHARE", min=0, max=1, help="Share of the tasks that get no advice.")
@@ -36,6 +35,6 @@ def gateway(
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
     from retroformer.config.parts import load_config
-    from retroformer.integrations.gateway.service import Listening, run
+    from retroformer.integrations.gateway.service import GatewayOptions, run
 
-    run(load_config(config, overrides), Listening(upstream=upstream, host=host, port=port, unadvised=unadvised))
+    run(load_config(config, overrides), GatewayOptions(upstream=upstream, port=port, unadvised=unadvised))

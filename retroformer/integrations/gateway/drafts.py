@@ -6,20 +6,19 @@ Drafts that arrive while a transaction runs are written together in the next one
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from retroformer.agents.attempt_result import AttemptResult
 from retroformer.agents.messages import final_text, steps_of
-from retroformer.coach.story import OpenTask
+from retroformer.coach.recorder import OpenTask
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.files.text import storable
-from retroformer.integrations.gateway.messages import opening_of
-from retroformer.method.conversation import ChatMessage
+from retroformer.method.conversation import ChatMessage, content_text
 from retroformer.method.records import Usage
 from retroformer.run.store.database import Database, insert_into
 
@@ -37,28 +36,20 @@ _DRAFTS = sa.Table(
 )
 
 
-@dataclass
-class StoredDraft:
+class Draft(BaseModel):
     """A task in work at the gateway: its story, and the attempt without a score."""
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     story: OpenTask
-    conversations: list[list[ChatMessage]] = field(default_factory=list)
+    conversations: list[list[ChatMessage]] = []
     """Messages of a call, the last of them the provider's answer."""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     number: int = 0
     """Number of attempts before this one, invalid ones included."""
-
-
-_STORED = TypeAdapter(StoredDraft)
-
-
-@dataclass
-class Draft(StoredDraft):
-    """A draft in memory."""
-
-    in_flight: int = 0
+    in_flight: int = Field(default=0, exclude=True)
     """Calls that are not recorded yet."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = Field(default_factory=asyncio.Lock, exclude=True)
     """Held while the attempt is scored."""
 
     def add(self, sent: Sequence[ChatMessage], answer: ChatMessage, usage: Usage) -> None:
@@ -80,9 +71,11 @@ class Draft(StoredDraft):
         self.conversations, self.usage, self.number = [], Usage(), self.number + 1
 
     def name_task(self) -> None:
-        """Set the text of the task from the first attempt's first call."""
-        if self.conversations and not self.story.opening:
-            self.story.opening = storable(opening_of(self.conversations[0][:-1]))
+        """Set the text of the task: what the user said before the agent's first answer."""
+        if not self.story.opening:
+            asked = takewhile(lambda message: message.role != "assistant", self.conversations[0][:-1])
+            said = (content_text(message.content) for message in asked if message.role == "user")
+            self.story.opening = storable("\n".join(said))
 
 
 class Drafts:
@@ -103,11 +96,11 @@ class Drafts:
         query = sa.select(_DRAFTS.c.record).where(self._under(run, task))
         read = partial(self._database.read, lambda connection: connection.execute(query).scalar())
         record = await asyncio.get_running_loop().run_in_executor(self._thread, read)
-        return Draft(**vars(_STORED.validate_json(record))) if record else None
+        return Draft.model_validate_json(record) if record else None
 
     async def save(self, run: str, task: str, draft: Draft | None) -> None:
         """Write a draft as it is now, or remove it if it is None. Raises StoreError."""
-        self._waiting[run, task] = _STORED.dump_json(draft).decode() if draft else None
+        self._waiting[run, task] = draft.model_dump_json() if draft else None
         async with self._writing:
             batch, self._waiting = self._waiting, {}
             if not batch:

@@ -7,7 +7,7 @@
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -17,16 +17,16 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retroformer.agents.attempt_result import checked_score
+from retroformer.agents.messages import readable_message
 from retroformer.endpoint.loopback import is_loopback
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
-from retroformer.integrations.gateway.answers import RecordedAnswer, forward
-from retroformer.integrations.gateway.messages import json_object, messages_of, with_advice
+from retroformer.integrations.gateway.answers import RecordedAnswer, forward, json_object
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
-from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpacked
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpack
 
-_RECORDED = "/chat/completions"
+_CHAT = "/chat/completions"
 _LONGEST_NAME = 500
 """Longest name of a run or a task, in characters."""
 
@@ -51,9 +51,8 @@ class Gateway:
         """Line above the advice in the system message."""
 
     def app(self) -> web.Application:
-        """Return the application with all routes."""
-        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[own_name_required])
-        app.router.add_get("/health", _healthy)
+        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[require_own_name])
+        app.router.add_get("/health", _health)
         app.router.add_post("/runs/{run:[^/]+}/score", self._score)
         app.router.add_route("*", "/runs/{run:[^/]+}/v1{rest:(?:/.*)?}", self._call)
         app.router.add_route("*", "/v1{rest:(?:/.*)?}", self._call)
@@ -63,24 +62,28 @@ class Gateway:
     async def _call(self, request: web.Request) -> web.StreamResponse:
         run, task = _names(request)
         path = _path_of(request)
-        recorded = run and request.method == "POST" and path.partition("?")[0] == _RECORDED
+        recorded = run and request.method == "POST" and path.partition("?")[0] == _CHAT
         try:
             if recorded and (request.content_length or 0) <= LARGEST_BYTES:
                 return await self._recorded(request, path, run, task)
-            return await self._forwarded(request, path, request.content if request.can_read_body else None)
+            return await self._forward(request, path, request.content if request.can_read_body else None)
         except EndpointFailure as failure:
             return error_response(502, str(failure))
 
     async def _recorded(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
         body = await request.read()
-        plain = unpacked(body, request.headers.get("Content-Encoding", ""))
+        plain = unpack(body, request.headers.get("Content-Encoding", ""))
         asked = json_object(plain or b"")
-        messages = messages_of(asked.get("messages"))
+        listed = asked.get("messages")
+        messages = (
+            [readable_message(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        )
         call = await self._runs.begin(run, task, messages) if messages else None
         if call is None:
-            return await self._forwarded(request, path, body)
+            return await self._forward(request, path, body)
         if call.advice:
-            body = json.dumps(with_advice(asked, f"{self._heading}\n{_listed(call.advice)}")).encode()
+            lines = "\n".join(f"- {line}" for line in call.advice.splitlines() if line.strip())
+            body = json.dumps(_with_advice(asked, f"{self._heading}\n{lines}")).encode()
         read: RecordedAnswer | None = None
         try:
             async with self._upstream.answer(request, path, body, changed=bool(call.advice), read=True) as answer:
@@ -93,7 +96,7 @@ class Gateway:
         finally:
             await self._runs.end(call, read)
 
-    async def _forwarded(self, request: web.Request, path: str, body: Body) -> web.StreamResponse:
+    async def _forward(self, request: web.Request, path: str, body: Body) -> web.StreamResponse:
         async with self._upstream.answer(request, path, body) as answer:
             return await forward(request, answer)
 
@@ -103,9 +106,9 @@ class Gateway:
             given = Score.model_validate_json(await request.read())
             task = storable(given.task) or task
             if given.invalid:
-                scored = await self._runs.invalid(run, task, given.cause)
+                receipt = await self._runs.invalid(run, task, given.cause)
             else:
-                scored = await self._runs.score(run, task, checked_score(given.score))
+                receipt = await self._runs.score(run, task, checked_score(given.score))
         except NothingToScore as error:
             return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
         except ValidationError as error:
@@ -114,7 +117,7 @@ class Gateway:
             return error_response(503, str(error))
         except ValueError as error:
             return error_response(422, f"The score cannot be read: {error}.")
-        return web.json_response(asdict(scored))
+        return web.json_response(asdict(receipt))
 
 
 def error_response(status: int, sentence: str) -> web.Response:
@@ -123,7 +126,7 @@ def error_response(status: int, sentence: str) -> web.Response:
 
 
 @web.middleware
-async def own_name_required(
+async def require_own_name(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Refuse requests to another host's name, so that no web page can call the gateway by DNS rebinding."""
@@ -134,7 +137,7 @@ async def own_name_required(
     return await handler(request)
 
 
-async def _healthy(_: web.Request) -> web.Response:
+async def _health(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
 
 
@@ -157,5 +160,18 @@ def _path_of(request: web.Request) -> str:
     return request.raw_path.removeprefix("/v1")
 
 
-def _listed(advice: str) -> str:
-    return "\n".join(f"- {line}" for line in advice.splitlines() if line.strip())
+def _with_advice(request: Mapping[str, Any], advice: str) -> dict[str, Any]:
+    """Return a request whose system message ends with the advice; one is added in front if there is none."""
+    messages = list(request["messages"])
+    for place, message in enumerate(messages):
+        if isinstance(message, Mapping) and message.get("role") in ("system", "developer"):
+            content = message.get("content")
+            if isinstance(content, list):
+                content = [*content, {"type": "text", "text": advice}]
+            else:
+                content = f"{content}\n\n{advice}" if content else advice
+            messages[place] = {**message, "content": content}
+            break
+    else:
+        messages.insert(0, {"role": "system", "content": advice})
+    return {**request, "messages": messages}

@@ -8,14 +8,12 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from retroformer.coach.connection import Connection
+from retroformer.coach.recorder import OpenTask
 from retroformer.coach.reflector import Invalid
-from retroformer.coach.story import OpenTask
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.integrations.gateway.answers import RecordedAnswer
 from retroformer.integrations.gateway.drafts import Draft, Drafts
@@ -29,8 +27,6 @@ _PATIENCE_SECONDS = 5.0
 """Longest wait for a store that does not answer; then the agent gets the rest of its answer unrecorded."""
 _CHANCE = random.SystemRandom()
 """Draws the unadvised tasks."""
-
-Result = TypeVar("Result")
 
 
 class NothingToScore(ValueError):
@@ -54,7 +50,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreReceipt:
     """What became of an attempt."""
 
     task: str
@@ -97,15 +93,13 @@ class Runs:
             return
         call.over, draft = True, call.draft
         draft.in_flight -= 1
-        message = answer.message if answer is not None else None
         # An answer that comes after the score belongs to an attempt that is over.
-        if answer is None or message is None or draft.number != call.number:
-            return
-        draft.add(call.sent, message, answer.usage)
-        draft.name_task()
-        await self._save(call.run, call.task, draft)
+        if answer is not None and (message := answer.message) is not None and draft.number == call.number:
+            draft.add(call.sent, message, answer.usage)
+            draft.name_task()
+            await self._save(call.run, call.task, draft)
 
-    async def score(self, run: str, task: str, score: float) -> Scored:
+    async def score(self, run: str, task: str, score: float) -> ScoreReceipt:
         """End an attempt with its score, from 0 to 1, and have the advice for the next one written.
 
         Raises:
@@ -116,30 +110,31 @@ class Runs:
         async with draft.lock:
             if not draft.conversations:
                 raise NothingToScore(f"No call of the run {run!r} was recorded since its last score.")
-            story, scribe = draft.story, self._connection.scribe
-            trial = story.trial
-            kept = await self._in_background(scribe.keep(story, draft.result(score)))
+            story, recorder, start = draft.story, self._connection.recorder, self._connection.background.start
+            trial, error = story.trial, ""
+            kept = await asyncio.wrap_future(start(recorder.keep(story, draft.result(score))))
             draft.end()
-            over, error = kept.outcome is Outcome.SUCCESS or trial + 1 >= self._trials, ""
+            over = kept.outcome is Outcome.SUCCESS or trial + 1 >= self._trials
             if not over:
                 try:
-                    await self._in_background(scribe.next_advice(story, kept))
+                    await asyncio.wrap_future(start(recorder.next_advice(story, kept)))
                 except RetroformerError as failure:
                     _LOGGER.warning("The next attempt of run %r gets no advice: %s", run, failure)
                     over, error = True, str(failure)
             if over:
                 self._open.pop((run, task), None)
             await self._save(run, task, None if over else draft)
-            return Scored(story.task.id, trial, "" if over else story.advice, over, error)
+            return ScoreReceipt(story.task.id, trial, "" if over else story.advice, over, error)
 
-    async def invalid(self, run: str, task: str, cause: str) -> Scored:
+    async def invalid(self, run: str, task: str, cause: str) -> ScoreReceipt:
         """Discard an attempt that could not be carried out; its trial is repeated. Raises StoreError."""
         draft = await self._idle_draft(run, task)
         async with draft.lock:
-            await self._in_background(self._connection.scribe.keep_invalid(draft.story, Invalid(cause)))
+            counted = self._connection.recorder.keep_invalid(draft.story, Invalid(cause))
+            await asyncio.wrap_future(self._connection.background.start(counted))
             draft.end()
             await self._save(run, task, draft)
-            return Scored(draft.story.task.id, draft.story.trial, draft.story.advice)
+            return ScoreReceipt(draft.story.task.id, draft.story.trial, draft.story.advice)
 
     async def _idle_draft(self, run: str, task: str) -> Draft:
         """Return the draft of this run and task once no score of it is being taken. Raises StoreError."""
@@ -157,7 +152,7 @@ class Runs:
             if draft is None:
                 story = OpenTask.of({"id": task or run}, advised=_CHANCE.random() >= self._unadvised)
                 story.opening = ""
-                draft = Draft(story)
+                draft = Draft(story=story)
             self._open[run, task] = draft
             self._open.move_to_end((run, task))
             # A stored draft can be read again.
@@ -173,6 +168,3 @@ class Runs:
                     await self._drafts.save(run, task, draft)
         except StoreError as error:
             _LOGGER.warning("The attempt of the run %r is kept in memory only: %s", run, error)
-
-    async def _in_background(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return await asyncio.wrap_future(self._connection.background.start(work))

@@ -2,9 +2,9 @@
 
 import os
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -16,7 +16,7 @@ from retroformer.errors import EndpointFailure
 
 OWN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
 """Headers that name a run and its task; the provider does not get them."""
-_OF_CONNECTION = {
+_CONNECTION_HEADERS = {
     "connection",
     "expect",
     "host",
@@ -30,43 +30,38 @@ _OF_CONNECTION = {
     "upgrade",
 }
 """Headers that concern one connection (RFC 9110, section 7.6.1), and those that the client library writes."""
-_ADDED_BY_LIBRARY = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_LIBRARY_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 LONGEST_LINE_BYTES = 65_536
 """Longest request or header line, of the agent and of the provider."""
 _CONNECT_SECONDS = 30.0
 LARGEST_BYTES = 64_000_000
 """Largest body that is read, decompressed."""
-_COMPRESSED = ("gzip", "deflate")
+_ENCODINGS = ("gzip", "deflate")
 """Encodings that can be read while forwarding. What has another one is forwarded but not recorded."""
 
 Body = bytes | aiohttp.StreamReader | None
 
 
 class Upstream:
-    """Connections to the provider."""
+    """Connections to the provider; it is made within an event loop."""
 
     def __init__(self, url: SecretUrl) -> None:
         self.url = url
         address, self._credentials = url.split_user()
         address, _, self._query = address.partition("?")
         self._address = address.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             # An answer may take any time: the agent has its own limit.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            skip_auto_headers=_ADDED_BY_LIBRARY,
+            skip_auto_headers=_LIBRARY_HEADERS,
             max_line_size=LONGEST_LINE_BYTES,
             max_field_size=LONGEST_LINE_BYTES,
         )
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        assert self._session is not None
+    async def close(self) -> None:
         await self._session.close()
 
     @asynccontextmanager
@@ -78,15 +73,14 @@ class Upstream:
         Args:
             request: the agent's request, which gives method and headers.
             path: path and query as the agent wrote them, percent-encoded.
-            body: the body, of which a stream is forwarded as it comes.
+            body: the body, which is forwarded as it comes.
             changed: True if the body is not the agent's; it is not compressed then.
             read: True if the answer is to be read on the side.
 
         Raises:
             EndpointFailure: the provider cannot be reached, or ends the connection before it answers.
         """
-        assert self._session is not None
-        headers = _forwarded(request, changed=changed, read=read)
+        headers = _request_headers(request, changed=changed, read=read)
         headers.update(self._credentials)
         try:
             answer = await self._session.request(
@@ -108,26 +102,28 @@ class Upstream:
         return URL(f"{self._address}{path}{'?' if queries or mark else ''}{queries}", encoded=True)
 
 
-def answer_headers(answer: aiohttp.ClientResponse) -> CIMultiDict[str]:
-    """Return the headers of the provider's answer that the agent gets."""
-    return _without_connection(answer.headers.items(), answer.headers.getall(hdrs.CONNECTION, []))
+def end_to_end_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers that are not about a single connection."""
+    copy = CIMultiDict(headers)
+    named = {name.strip().lower() for value in copy.getall(hdrs.CONNECTION, []) for name in value.split(",")}
+    for name in _CONNECTION_HEADERS | named:
+        copy.popall(name, None)
+    return copy
 
 
-def _forwarded(request: web.BaseRequest, *, changed: bool, read: bool) -> CIMultiDict[str]:
-    headers = _without_connection(request.headers.items(), request.headers.getall(hdrs.CONNECTION, []))
+def _request_headers(request: web.BaseRequest, *, changed: bool, read: bool) -> CIMultiDict[str]:
+    headers = end_to_end_headers(request.headers)
     for name in OWN_HEADERS:
         headers.popall(name, None)
     if changed:
         headers.popall(hdrs.CONTENT_LENGTH, None)
         headers.popall(hdrs.CONTENT_ENCODING, None)
     if read and hdrs.ACCEPT_ENCODING in headers:
-        headers[hdrs.ACCEPT_ENCODING] = _readable(headers[hdrs.ACCEPT_ENCODING]) or "identity"
+        # An answer in another encoding could not be read on the side.
+        offered = [part.strip() for part in headers[hdrs.ACCEPT_ENCODING].split(",")]
+        known = [part for part in offered if part.partition(";")[0].strip().lower() in (*_ENCODINGS, "identity")]
+        headers[hdrs.ACCEPT_ENCODING] = ", ".join(known) or "identity"
     return headers
-
-
-def _without_connection(headers: Iterable[tuple[str, str]], connection: Iterable[str]) -> CIMultiDict[str]:
-    named = {name.strip().lower() for value in connection for name in value.split(",")}
-    return CIMultiDict((name, value) for name, value in headers if name.lower() not in _OF_CONNECTION | named)
 
 
 def _reason(error: Exception) -> str:
@@ -137,26 +133,20 @@ def _reason(error: Exception) -> str:
     return os.strerror(number) if number is not None and number > 0 else type(cause).__name__
 
 
-def _readable(accepted: str) -> str:
-    """Return an Accept-Encoding header without the encodings that cannot be read on the side."""
-    offered = [part.strip() for part in accepted.split(",")]
-    return ", ".join(part for part in offered if part.partition(";")[0].strip().lower() in (*_COMPRESSED, "identity"))
-
-
 def decoder(encoding: str) -> Any:
     """Return a decompressor for the encoding; None for a body that is not compressed."""
     # 32 lets zlib recognise gzip and zlib headers by itself.
-    return zlib.decompressobj(wbits=32 + zlib.MAX_WBITS) if encoding.lower() in _COMPRESSED else None
+    return zlib.decompressobj(wbits=32 + zlib.MAX_WBITS) if encoding.lower() in _ENCODINGS else None
 
 
-def unpacked(body: bytes, encoding: str) -> bytes | None:
+def unpack(body: bytes, encoding: str) -> bytes | None:
     """Return a body without its compression; None if it cannot be read, is cut short or is too large."""
     encoding = encoding.strip().lower()
-    if encoding not in _COMPRESSED:
+    if encoding not in _ENCODINGS:
         return body if encoding in ("", "identity") else None
-    unpack = decoder(encoding)
+    unpacker = decoder(encoding)
     try:
-        plain: bytes = unpack.decompress(body, LARGEST_BYTES + 1)
+        plain: bytes = unpacker.decompress(body, LARGEST_BYTES + 1)
     except zlib.error:
         return None
-    return plain if unpack.eof and not unpack.unused_data else None
+    return plain if unpacker.eof and not unpacker.unused_data else None

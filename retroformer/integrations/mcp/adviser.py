@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from retroformer.coach.reflector import Reflector
 from retroformer.config.experiment import Experiment
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.tasksets import require_package
 from retroformer.errors import ConfigError, ServiceError
 
@@ -41,25 +42,12 @@ def reflector_of(experiment: Experiment) -> Reflector:
     """Return the reflector of a config, which stores in the store of its run. Raises ConfigError, StoreError."""
     if experiment.environment.name != "agent":
         raise ConfigError("Advice over MCP is for an agent of your own: set environment.name=agent in the config.")
-    settings, endpoint = experiment.reflector, experiment.reflector.endpoint
-    if endpoint.base_url is None and experiment.serve.port == 0:
+    base_url, serve = experiment.reflector.endpoint.base_url, experiment.serve
+    if base_url is None and serve.port == 0:
         raise ConfigError(
             "The config does not say where the reflector is: set reflector.endpoint.base_url or serve.port."
         )
-    own = f"http://{experiment.serve.host}:{experiment.serve.port}/v1"
-    return Reflector(
-        own if endpoint.base_url is None else endpoint.base_url.secret_url(),
-        store=experiment.store_url.secret_url(),
-        run=experiment.name,
-        model=endpoint.model,
-        api_key_env=endpoint.api_key_env,
-        temperature=settings.temperature,
-        max_new_tokens=settings.max_new_tokens,
-        timeout_seconds=endpoint.timeout_seconds,
-        prompts=experiment.actor.prompts,
-        prompt_characters=settings.prompt_characters,
-        memory=experiment.loop.memory,
-    )
+    return Reflector.of(experiment, base_url or SecretUrl(f"http://{serve.host}:{serve.port}/v1"))
 
 
 def adviser(reflector: Reflector) -> "FastMCP":

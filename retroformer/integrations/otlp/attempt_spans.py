@@ -13,11 +13,9 @@ from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanContext, StatusCode
 
-from retroformer.coach.session import Seen
-from retroformer.integrations.otlp.attempts import model_calls
-from retroformer.integrations.otlp.conversation import conversation, tool_steps
-from retroformer.integrations.otlp.span import Span, SpanEvent
-from retroformer.method.records import Usage
+from retroformer.coach.session import ReadSteps
+from retroformer.integrations.otlp.conversation import read_conversation
+from retroformer.integrations.otlp.wire import Span
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = "retroformer.attempt"
@@ -41,61 +39,52 @@ class AttemptSpans(SpanProcessor):
         self._provider = current
         self._lock = threading.Lock()
         self._attempts: dict[int, list[Span]] = {}
-        """Finished spans by the id of the attempt's own span."""
-        self._attempt_of: dict[int, int] = {}
-        """Id of the attempt's own span by the id of each span below it."""
+        """Finished spans of an attempt, by the id of its own span and of every span below it."""
         self._warned = False
         self._provider.add_span_processor(self)
 
     @contextmanager
-    def attempt(self) -> Iterator[Seen]:
+    def attempt(self) -> Iterator[ReadSteps]:
         """Watch an attempt for the time of a `with` block."""
         spans = list[Span]()
         own = self._provider.get_tracer(_NAME).start_span(_NAME)
         identity = own.get_span_context().span_id
         with self._lock:
             self._attempts[identity] = spans
-            self._attempt_of[identity] = identity
         token = context.attach(trace.set_span_in_context(own))
         try:
             yield lambda: self._form_of(spans)
         finally:
             context.detach(token)
             with self._lock:
-                del self._attempts[identity]
-                self._attempt_of = {span: head for span, head in self._attempt_of.items() if head != identity}
+                self._attempts = {span: of for span, of in self._attempts.items() if of is not spans}
             own.end()
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Note to which attempt a span belongs."""
-        if span.parent is None:
-            return
         with self._lock:
-            head = self._attempt_of.get(span.parent.span_id)
-            if head is not None:
-                self._attempt_of[span.get_span_context().span_id] = head
+            if span.parent is not None and span.parent.span_id in self._attempts:
+                self._attempts[span.get_span_context().span_id] = self._attempts[span.parent.span_id]
 
     def on_end(self, span: ReadableSpan) -> None:
         """Keep a finished span of an attempt."""
         own = span.get_span_context()
-        if own is None:
-            return
         with self._lock:
-            head = self._attempt_of.get(own.span_id)
-            if head is not None and head != own.span_id:
-                self._attempts[head].append(_as_read(span, own))
+            if own is not None and own.span_id in self._attempts:
+                self._attempts[own.span_id].append(_span_of(span, own))
 
     def _form_of(self, spans: list[Span]) -> Mapping[str, Any] | None:
         """Return the conversation of the spans, or the tools that were used, and the usage."""
         try:
             with self._lock:
                 ordered = sorted(spans, key=lambda span: span.start_ns)
-            calls = model_calls(ordered, {span.identity: span for span in ordered})
-            usage = sum((call.usage for call in calls), Usage()).model_dump()
-            if messages := conversation(calls):
-                return {"messages": [message.model_dump(mode="json") for message in messages], "usage": usage}
-            steps = tool_steps(ordered)
-            return {"steps": [step.model_dump() for step in steps], "usage": usage} if steps else None
+            messages, steps, usage = read_conversation(ordered, {span.identity: span for span in ordered})
+            if not (messages or steps):
+                return None
+            done = {"messages": messages} if messages else {"steps": steps}
+            return {name: [one.model_dump(mode="json") for one in listed] for name, listed in done.items()} | {
+                "usage": usage.model_dump()
+            }
         except Exception as error:  # The spans are another program's: an agent must not fail because of them.
             if not self._warned:
                 _LOGGER.warning("Spans of an attempt cannot be read, so what the agent returned counts: %s", error)
@@ -103,7 +92,7 @@ class AttemptSpans(SpanProcessor):
             return None
 
 
-def _as_read(span: ReadableSpan, own: SpanContext) -> Span:
+def _span_of(span: ReadableSpan, own: SpanContext) -> Span:
     """Return a span of this program as if it had been read from a file."""
     return Span(
         trace_id=f"{own.trace_id:032x}",
@@ -112,7 +101,7 @@ def _as_read(span: ReadableSpan, own: SpanContext) -> Span:
         name=span.name,
         start_ns=span.start_time or 0,
         attributes=_plain(span.attributes or {}),
-        events=tuple(SpanEvent(event.name, _plain(event.attributes or {})) for event in span.events),
+        events=tuple(_plain(event.attributes or {}) for event in span.events),
         failed=span.status.status_code is StatusCode.ERROR,
         where=f"Span {span.name!r}",
     )

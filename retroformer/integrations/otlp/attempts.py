@@ -1,19 +1,54 @@
-"""Turns spans into attempts. An attempt is a trace, or the part of one below a span that names its task."""
+"""Turns spans into attempts. An attempt is a trace, or the part of one below a span that names its task.
+
+Task, advice and score are in `retroformer.*` attributes or OpenInference's metadata:
+
+retroformer.task.id = "refund-1"        metadata = '{"task_id": "refund-1", "advice": "Search first.", "score": 0.5}'
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from retroformer.cases.case import Case, CaseAttempt, CaseTask
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from retroformer.cases.case import Case, CaseAttempt, CaseTask, Score
 from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
-from retroformer.integrations.otlp.conversation import ModelCall, conversation, is_model_call, model_call, tool_steps
-from retroformer.integrations.otlp.facts import SCORE, TASK_ID, evaluations_of, facts_of
+from retroformer.files.bounded import parse_json
+from retroformer.integrations.otlp.conversation import enclosing, is_model_call, model_call, read_conversation
 from retroformer.integrations.otlp.files import read_spans
-from retroformer.integrations.otlp.span import Span
-from retroformer.method.conversation import ChatMessage, content_text
-from retroformer.method.records import Usage
+from retroformer.integrations.otlp.wire import Span, validate
+from retroformer.method.conversation import content_text
+from retroformer.method.records import KeyNumber, Name
+
+TASK_ID = "retroformer.task.id"
+SCORE = "retroformer.score"
+_METADATA = "metadata"
+_EVALUATION_EVENT = "gen_ai.evaluation"
+_LISTS = tuple((f"{scope}{kind}s", kind) for scope in ("", "trace.") for kind in ("evaluation", "annotation"))
+"""Numbered attributes of OpenInference with scores, such as `evaluations.0.evaluation.score`."""
+
+_Id = Annotated[Name, Field(min_length=1), BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+_Advice = Annotated[
+    tuple[str, ...],
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    ),
+]
+_Scored = Annotated[Score, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value)]
+FACTS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
+    "task_id": (TASK_ID, TypeAdapter(_Id)),
+    "input": ("retroformer.task.input", TypeAdapter(str)),
+    "split": ("retroformer.task.split", TypeAdapter(Annotated[Name, Field(min_length=1)])),
+    "trial": ("retroformer.trial", TypeAdapter(KeyNumber)),
+    "advice": ("retroformer.advice", TypeAdapter(_Advice)),
+    "advice_model": ("retroformer.advice.model", TypeAdapter(str)),
+    "score": (SCORE, TypeAdapter(_Scored)),
+}
+"""Attribute and type of each fact, by its name, which is its key in the metadata."""
+_SCORE_TYPE = FACTS["score"][1]
+_OBJECT = TypeAdapter(dict[str, Any])
 
 NO_CALLS = Skipped(reason="traces without a model call, a tool call or an output")
 NO_SCORE = Skipped(reason="traces without a score")
@@ -34,7 +69,7 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
     known = {span.identity: span for span in spans}
     heads: dict[tuple[str, str], list[Span]] = {}
     # Clocks are coarse: of spans that start at the same time, the outer one comes first.
-    for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in _around(span, known)))):
+    for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in enclosing(span, known)))):
         heads.setdefault(_head(span, known), []).append(span)
     named = {trace for trace, head in heads if head}
     for (trace, head), members in heads.items():
@@ -44,40 +79,17 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
 
 
 def check(spans: Iterable[Span]) -> None:
-    """Check all that can be checked span by span. Raises MissingInput."""
+    """Check all that can be validate span by span. Raises MissingInput."""
     for span in spans:
         facts_of(span)
         if is_model_call(span):
             model_call(span)
 
 
-def model_calls(spans: Sequence[Span], known: Mapping[tuple[str, str], Span]) -> list[ModelCall]:
-    """Return the calls of models in order of time. A call inside another is the same one, seen by two instruments.
-
-    Raises:
-        MissingInput: an attribute is malformed.
-    """
-    return [
-        model_call(span)
-        for span in spans
-        if is_model_call(span) and not any(is_model_call(around) for around in _around(span, known))
-    ]
-
-
 def _head(span: Span, known: Mapping[tuple[str, str], Span]) -> tuple[str, str]:
     """Return trace and id of the outermost span that names the task of this one; without an id if none does."""
-    naming = [around.span_id for around in (span, *_around(span, known)) if TASK_ID in around.attributes]
+    naming = [around.span_id for around in (span, *enclosing(span, known)) if TASK_ID in around.attributes]
     return span.trace_id, naming[-1] if naming else ""
-
-
-def _around(span: Span, known: Mapping[tuple[str, str], Span]) -> Iterator[Span]:
-    """Yield the spans around a span, the nearest first."""
-    seen = {span.identity}
-    around = known.get((span.trace_id, span.parent_id))
-    while around is not None and around.identity not in seen:
-        seen.add(around.identity)
-        yield around
-        around = known.get((around.trace_id, around.parent_id))
 
 
 def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: str | None) -> TracedAttempt | Skipped:
@@ -85,17 +97,15 @@ def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: s
     facts: dict[str, Any] = {}
     for span in spans:
         facts = facts_of(span) | facts
-    calls = model_calls(spans, known)
-    messages = conversation(calls)
-    steps = () if messages else tool_steps(spans)
+    messages, steps, usage = read_conversation(spans, known)
     output = _first_text(spans, "output.value")
     if not (messages or steps or output):
         return NO_CALLS
     score = _score(spans, facts, wanted)
     if score is None:
         return ENDED_IN_ERROR if spans[0].failed else NO_SCORE
-    task = facts.get("input") or _asked(messages) or _first_text(spans, "input.value") or facts.get("task_id", "")
-    usage = sum((call.usage for call in calls), Usage())
+    asked = content_text(next((message.content for message in messages if message.role == "user"), None))
+    task = facts.get("input") or asked or _first_text(spans, "input.value") or facts.get("task_id", "")
     return TracedAttempt(
         task=CaseTask(
             id=facts.get("task_id") or hashlib.sha256(task.encode()).hexdigest()[:16],
@@ -121,7 +131,7 @@ def _score(spans: Sequence[Span], facts: Mapping[str, Any], wanted: str | None) 
     """Return the score of an attempt, the last of its name; None without one. Raises MissingInput."""
     if wanted is None and "score" in facts:
         return float(facts["score"])
-    given = {name: value for span in spans for name, value in evaluations_of(span, wanted)}
+    given = {name: value for span in spans for name, value in _evaluations(span, wanted)}
     if wanted is not None:
         return given.get(wanted, facts.get("score") if wanted in (SCORE, "score") else None)
     if len(given) > 1:
@@ -132,9 +142,38 @@ def _score(spans: Sequence[Span], facts: Mapping[str, Any], wanted: str | None) 
     return next(iter(given.values()), None)
 
 
-def _asked(messages: Sequence[ChatMessage]) -> str:
-    """Return the text of the first message of the user."""
-    return content_text(next((message.content for message in messages if message.role == "user"), None))
+def facts_of(span: Span) -> dict[str, Any]:
+    """Return what a span says, by the names of `FACTS`. Raises MissingInput if a value is out of bounds."""
+    given, place = span.attributes.get(_METADATA, {}), span.place(_METADATA)
+    metadata = validate(_OBJECT, parse_json(given, place) if isinstance(given, str) else given, place)
+    facts = dict[str, Any]()
+    for fact, (attribute, kind) in FACTS.items():
+        if attribute in span.attributes:
+            facts[fact] = validate(kind, span.attributes[attribute], span.place(attribute))
+        elif metadata.get(fact) is not None:
+            facts[fact] = validate(kind, metadata[fact], f"{place}.{fact}")
+    return facts
+
+
+def _evaluations(span: Span, wanted: str | None) -> Iterator[tuple[str, float]]:
+    """Yield name and value of each evaluator's score, in either convention, and the attribute `wanted`.
+
+    Raises:
+        MissingInput: a score of that name, or any if `wanted` is None, is not from 0 to 1.
+    """
+    given = list[tuple[str, Any, str]]()
+    for prefix, kind in _LISTS:
+        for attribute, name in span.attributes.items():
+            if attribute.startswith(f"{prefix}.") and attribute.endswith(f".{kind}.name"):
+                score = f"{attribute.removesuffix('.name')}.score"
+                given.append((str(name), span.attributes.get(score), score))
+    name, score = f"{_EVALUATION_EVENT}.name", f"{_EVALUATION_EVENT}.score.value"
+    given += [(str(at[name]), at.get(score), score) for at in (span.attributes, *span.events) if name in at]
+    if wanted is not None:
+        given.append((wanted, span.attributes.get(wanted), wanted))
+    for name, value, attribute in given:
+        if value is not None and wanted in (None, name):
+            yield name, validate(_SCORE_TYPE, value, span.place(attribute))
 
 
 def _first_text(spans: Sequence[Span], attribute: str) -> str | None:

@@ -1,18 +1,35 @@
-"""What an agent did in one attempt: the calls of its model merged into one conversation, or its tools and output."""
+"""Reads what an agent did from its spans: the calls of its model as one conversation, or else its tools.
 
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+Messages are attributes of OpenInference, or else of OpenTelemetry's `gen_ai.*`:
 
-from pydantic import TypeAdapter
+    llm.input_messages.0.message.role = "user"
+    llm.output_messages.0.message.tool_calls.0.tool_call.function.name = "search"
 
-from retroformer.integrations.otlp.messages import messages
-from retroformer.integrations.otlp.span import Span, checked
+    gen_ai.input.messages = '[{"role": "user", "parts": [{"type": "text", "content": "Refund 1."}]}]'
+
+Those of `gen_ai.*` may also be attributes of an event, and structured values in place of JSON text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from retroformer.agents.messages import kept_messages
+from retroformer.errors import MissingInput
+from retroformer.files.bounded import parse_json
+from retroformer.integrations.otlp.wire import Span, validate
 from retroformer.method.conversation import ChatMessage
 from retroformer.method.records import Step, Usage
 
 _KIND = "openinference.span.kind"
 _OPERATION = "gen_ai.operation.name"
 _MODEL_CALLS = ("chat", "generate_content", "text_completion")
+_TOOL_ATTRIBUTES = {
+    "TOOL": ("tool.name", "input.value", "output.value"),
+    "execute_tool": ("gen_ai.tool.name", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"),
+}
+"""Attributes with the name, the arguments and the result of a tool's call, by the kind of its span."""
 _USAGE = {
     "llm.token_count.prompt": "prompt_tokens",
     "llm.token_count.completion": "completion_tokens",
@@ -25,14 +42,62 @@ _COUNTS: dict[str, TypeAdapter[Any]] = {
     field: TypeAdapter(Annotated[kind.annotation, *kind.metadata])  # type: ignore[arg-type]  # Known at run time.
     for field, kind in Usage.model_fields.items()
 }
+_WRAPPERS = ("message", "message_content", "tool_call")
+"""Parts of OpenInference's names that stand between a number and its fields."""
+_INSTRUCTIONS = "gen_ai.system_instructions"
+_LONGEST_NUMBER, _MOST_LEVELS = 9, 6
 
 
-class ModelCall(NamedTuple):
-    """One call of a model."""
+class _Message(BaseModel):
+    """Message of `gen_ai.*`."""
 
-    request: tuple[ChatMessage, ...]
-    answer: tuple[ChatMessage, ...]
-    usage: Usage
+    model_config = ConfigDict(strict=True)
+
+    role: str
+    parts: list[dict[str, Any]]
+
+
+_PARTS: TypeAdapter[Any] = TypeAdapter(list[dict[str, Any]])
+_MESSAGES: TypeAdapter[Any] = TypeAdapter(list[_Message])
+
+Messages = tuple[ChatMessage, ...]
+
+
+def read_conversation(
+    spans: Sequence[Span], known: Mapping[tuple[str, str], Span]
+) -> tuple[Messages, tuple[Step, ...], Usage]:
+    """Return the messages of one conversation, or without any the calls of tools as steps, and the usage.
+
+    A call normally repeats all messages before it. What a call does not repeat, such as the conversation of another
+    agent, stays in front of its own messages. A call inside another is the same one, seen by two instruments.
+
+    Args:
+        spans: the spans in order of time.
+        known: these and the spans around them, by their identity.
+
+    Raises:
+        MissingInput: an attribute is malformed.
+    """
+    merged: Messages = ()
+    used = Usage()
+    for span in spans:
+        if is_model_call(span) and not any(map(is_model_call, enclosing(span, known))):
+            request, answer, usage = model_call(span)
+            shared = 0
+            while shared < min(len(merged), len(request)) and _is_repeated(merged[shared], request[shared]):
+                shared += 1
+            merged, used = (*merged, *request[shared:], *answer), used + usage
+    return merged, () if merged else tuple(_tool_steps(spans)), used
+
+
+def enclosing(span: Span, known: Mapping[tuple[str, str], Span]) -> Iterator[Span]:
+    """Yield the spans around a span, the nearest first."""
+    seen = {span.identity}
+    around = known.get((span.trace_id, span.parent_id))
+    while around is not None and around.identity not in seen:
+        seen.add(around.identity)
+        yield around
+        around = known.get((around.trace_id, around.parent_id))
 
 
 def is_model_call(span: Span) -> bool:
@@ -40,54 +105,84 @@ def is_model_call(span: Span) -> bool:
     return span.attributes.get(_KIND) == "LLM" or span.attributes.get(_OPERATION) in _MODEL_CALLS
 
 
-def model_call(span: Span) -> ModelCall:
-    """Return what a model read and answered. Raises MissingInput if an attribute is malformed."""
+def model_call(span: Span) -> tuple[Messages, Messages, Usage]:
+    """Return what a model read, its answer and the usage. Raises MissingInput if an attribute is malformed."""
     used = {
-        field: checked(_COUNTS[field], span.attributes[name], span.place(name))
+        field: validate(_COUNTS[field], span.attributes[name], span.place(name))
         for name, field in _USAGE.items()
         if name in span.attributes
     }
-    return ModelCall(messages(span, "input"), messages(span, "output")[:1], Usage(calls=1, **used))
+    return _messages(span, "input"), _messages(span, "output")[:1], Usage(calls=1, **used)
 
 
-def conversation(calls: Sequence[ModelCall]) -> tuple[ChatMessage, ...]:
-    """Return one conversation from calls in order of time.
-
-    A call normally repeats all messages before it. What a call does not repeat, such as the conversation of another
-    agent, stays in front of its own messages.
-    """
-    merged: tuple[ChatMessage, ...] = ()
-    for call in calls:
-        shared = 0
-        while shared < min(len(merged), len(call.request)) and _same(merged[shared], call.request[shared]):
-            shared += 1
-        merged = (*merged, *call.request[shared:], *call.answer)
-    return merged
+def _messages(span: Span, direction: str) -> Messages:
+    """Return the messages of a direction, `input` or `output`, without thinking; () if the span has none."""
+    return _openinference(span, f"llm.{direction}_messages") or tuple(_gen_ai(span, direction))
 
 
-def tool_steps(spans: Sequence[Span]) -> tuple[Step, ...]:
-    """Return the calls of tools as steps, for traces without messages."""
-    steps = list[Step]()
-    for span in spans:
-        if span.attributes.get(_KIND) == "TOOL":
-            attributes = ("tool.name", "input.value", "output.value")
-        elif span.attributes.get(_OPERATION) == "execute_tool":
-            attributes = ("gen_ai.tool.name", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
-        else:
+def _openinference(span: Span, prefix: str) -> Messages:
+    root = dict[Any, Any]()
+    for name, value in span.attributes.items():
+        if not name.startswith(f"{prefix}."):
             continue
-        name, shown, result = (_shown(span.attributes.get(attribute)) for attribute in attributes)
-        steps.append(Step(action=f"{name or span.name}({shown})", observation=result))
-    return tuple(steps)
+        node, (*parts, last) = root, name.removeprefix(f"{prefix}.").split(".", _MOST_LEVELS)
+        for part in parts:
+            if part not in _WRAPPERS:
+                is_number = part.isdecimal() and len(part) <= _LONGEST_NUMBER
+                inner = node.setdefault(int(part) if is_number else part, {})
+                node = inner if isinstance(inner, dict) else {}
+        node[last] = value
+    if unnumbered := [name for name in root if not isinstance(name, int)]:
+        raise MissingInput(f"{span.place(prefix)}.{unnumbered[0]} has no number.")
+    messages = [
+        message
+        | {"content": message.get("content", _in_order(message.get("contents")))}
+        | {"tool_calls": _in_order(message.get("tool_calls"))}
+        for message in _in_order(root) or ()
+    ]
+    return _read_messages(messages, span.place(prefix))
 
 
-def _same(one: ChatMessage, other: ChatMessage) -> bool:
+def _in_order(numbered: Any) -> list[Any] | None:
+    """Return the values under numbers, in order; None if there are none."""
+    if not isinstance(numbered, dict):
+        return None
+    return [numbered[number] for number in sorted(name for name in numbered if isinstance(name, int))] or None
+
+
+def _gen_ai(span: Span, direction: str) -> Iterator[ChatMessage]:
+    for name in (*((_INSTRUCTIONS,) if direction == "input" else ()), f"gen_ai.{direction}.messages"):
+        value = next((at[name] for at in (span.attributes, *span.events) if name in at), None)
+        if value is None:
+            continue
+        place = span.place(name)
+        read = parse_json(value, place) if isinstance(value, str) else value
+        if name == _INSTRUCTIONS:
+            read = [{"role": "system", "parts": validate(_PARTS, read, place)}]
+        yield from _read_messages([message.model_dump() for message in validate(_MESSAGES, read, place)], place)
+
+
+def _read_messages(messages: Sequence[Any], place: str) -> Messages:
+    try:
+        return kept_messages(messages, place)
+    except ValueError as error:
+        raise MissingInput(f"{error}.") from None
+
+
+def _tool_steps(spans: Sequence[Span]) -> Iterator[Step]:
+    for span in spans:
+        kinds = (span.attributes.get(_KIND), span.attributes.get(_OPERATION))
+        attributes = next((names for kind, names in _TOOL_ATTRIBUTES.items() if kind in kinds), None)
+        if attributes is not None:
+            values = [span.attributes.get(attribute) for attribute in attributes]
+            name, arguments, result = ("" if value is None else str(value) for value in values)
+            yield Step(action=f"{name or span.name}({arguments})", observation=result)
+
+
+def _is_repeated(one: ChatMessage, other: ChatMessage) -> bool:
     """Return True if two messages say the same; clients change ids, empty contents and the form of arguments."""
     first, second = (
         (message.role, message.content or "", [call.function.name for call in message.tool_calls])
         for message in (one, other)
     )
     return first == second
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else str(value)

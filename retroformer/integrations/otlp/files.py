@@ -9,8 +9,7 @@ from pathlib import Path
 
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import GIB, MIB, opened, parse_json, size, text_lines
-from retroformer.integrations.otlp.span import Span
-from retroformer.integrations.otlp.wire import spans_of_json, spans_of_protobuf
+from retroformer.integrations.otlp.wire import Span, spans_of_json, spans_of_protobuf
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 PROTOBUF_SUFFIXES = (".pb", ".binpb")

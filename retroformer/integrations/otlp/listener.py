@@ -3,13 +3,14 @@
 Every request becomes a file of the inbox, named after its content, so that a request that is sent again is kept once.
 """
 
+import gzip
 import hashlib
+import io
 import json
 import socket
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from google.rpc.status_pb2 import Status
@@ -32,11 +33,9 @@ _INVALID, _UNAVAILABLE = 3, 14
 """Codes of google.rpc.Status, which the protocol demands as the body of an error."""
 _PAUSE_SECONDS = 5
 """Pause after which an exporter tries again when the inbox cannot be written."""
-_GZIP = 31
-"""Parameter of zlib for the format of gzip."""
 
 
-class _Refused(Exception):
+class _Refusal(Exception):
     def __init__(self, status: int, message: str, code: int = _INVALID) -> None:
         super().__init__(message)
         self.status, self.code = status, code
@@ -71,11 +70,11 @@ def app(inbox: Path) -> Starlette:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             if kind not in (_JSON, _PROTOBUF):
-                raise _Refused(415, f"The content type is {kind[:80]!r}: send {_PROTOBUF} or {_JSON}.")
+                raise _Refusal(415, f"The content type is {kind[:80]!r}: send {_PROTOBUF} or {_JSON}.")
             content = await _body(request)
             await run_in_threadpool(_keep, inbox, content, kind)
-        except _Refused as refused:
-            return _error(kind, refused)
+        except _Refusal as refusal:
+            return _error(kind, refusal)
         except ClientDisconnect:
             return Response(status_code=400)
         return Response(b"{}" if kind == _JSON else b"", media_type=kind)
@@ -84,44 +83,34 @@ def app(inbox: Path) -> Starlette:
 
 
 async def _body(request: Request) -> bytes:
-    """Return the decompressed body. Raises _Refused if it is too large or damaged."""
+    """Return the decompressed body. Raises _Refusal if it is too large or damaged."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("gzip", "identity", ""):
-        raise _Refused(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
-    content, unpack = bytearray(), zlib.decompressobj(_GZIP)
+        raise _Refusal(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
+    content = bytearray()
     async for chunk in request.stream():
-        if encoding == "gzip":
-            unpack = _unpack(unpack, chunk, content)
-        else:
-            content += chunk
-        if len(content) > MESSAGE_BYTES:
-            raise _Refused(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
-    if encoding == "gzip" and not unpack.eof:
-        raise _Refused(400, "The body is cut short: send it again.")
-    return bytes(content)
+        content += chunk
+        _check_size(content)
+    if encoding != "gzip":
+        return bytes(content)
+    try:
+        with gzip.open(io.BytesIO(content)) as unpacked:
+            plain = unpacked.read(MESSAGE_BYTES + 1)
+    except EOFError:
+        raise _Refusal(400, "The body is cut short: send it again.") from None
+    except (OSError, zlib.error) as error:
+        raise _Refusal(400, f"The body is not gzip ({error}): send it again.") from None
+    _check_size(plain)
+    return plain
 
 
-def _unpack(unpack: Any, chunk: bytes, content: bytearray) -> Any:
-    """Add a decompressed chunk to the content, at most a byte above the limit. Return the state for the next chunk.
-
-    Gzip may consist of several members, one after the other (RFC 1952, section 2.2).
-
-    Raises:
-        _Refused: it is not gzip.
-    """
-    while chunk and len(content) <= MESSAGE_BYTES:
-        if unpack.eof:
-            unpack = zlib.decompressobj(_GZIP)
-        try:
-            content += unpack.decompress(chunk, MESSAGE_BYTES + 1 - len(content))
-        except zlib.error as error:
-            raise _Refused(400, f"The body is not gzip ({error}): send it again.") from None
-        chunk = unpack.unused_data
-    return unpack
+def _check_size(content: Sized) -> None:
+    if len(content) > MESSAGE_BYTES:
+        raise _Refusal(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
 
 
 def _keep(inbox: Path, content: bytes, kind: str) -> None:
-    """Check a request and write it to the inbox. Raises _Refused."""
+    """Check a request and write it to the inbox. Raises _Refusal."""
     suffix, kept = ".pb", content
     try:
         if kind == _JSON:
@@ -132,9 +121,9 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
         else:
             check(spans_of_protobuf(content, "The request"))
     except MissingInput as error:
-        raise _Refused(400, str(error)) from None
+        raise _Refusal(400, str(error)) from None
     except UnicodeDecodeError:
-        raise _Refused(400, "The request is not UTF-8: send it in that encoding.") from None
+        raise _Refusal(400, "The request is not UTF-8: send it in that encoding.") from None
     if not kept.strip():
         return  # An exporter may send a request without a span.
     path = inbox / f"{hashlib.sha256(kept).hexdigest()[:32]}{suffix}"
@@ -143,14 +132,14 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
             with replacing(path) as unfinished:
                 unfinished.write_bytes(kept)
     except OSError as error:
-        raise _Refused(503, f"The inbox cannot be written ({error.strerror}): try again.", _UNAVAILABLE) from None
+        raise _Refusal(503, f"The inbox cannot be written ({error.strerror}): try again.", _UNAVAILABLE) from None
 
 
-def _error(kind: str, refused: _Refused) -> Response:
+def _error(kind: str, refusal: _Refusal) -> Response:
     """Return an error with google.rpc.Status in the encoding of the request."""
-    headers = {"Retry-After": str(_PAUSE_SECONDS)} if refused.status == 503 else {}
+    headers = {"Retry-After": str(_PAUSE_SECONDS)} if refusal.status == 503 else {}
     if kind == _PROTOBUF:
-        body = Status(code=refused.code, message=str(refused)).SerializeToString()
+        body = Status(code=refusal.code, message=str(refusal)).SerializeToString()
     else:
-        kind, body = _JSON, json.dumps({"code": refused.code, "message": str(refused)}).encode()
-    return Response(body, status_code=refused.status, media_type=kind, headers=headers)
+        kind, body = _JSON, json.dumps({"code": refusal.code, "message": str(refusal)}).encode()
+    return Response(body, status_code=refusal.status, media_type=kind, headers=headers)

@@ -1,32 +1,67 @@
-"""Decodes OTLP trace data, in its JSON encoding or as protobuf, into spans, and refuses every malformed field.
+"""Spans of traces, decoded from OTLP in JSON or protobuf; every malformed field is refused.
 
 Fields that this module does not know are ignored, as the protocol demands of receivers.
 """
 
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from retroformer.errors import MissingInput
 from retroformer.files.text import is_storable
-from retroformer.integrations.otlp.span import Span, SpanEvent, checked
 
 _IDS = ("traceId", "spanId", "parentSpanId")
-_STATUS_ERROR = 2
-_NAMES_OF_STATUS = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": _STATUS_ERROR}
+_STATUS_CODES = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
-def _integer(value: Any) -> Any:
-    """Return a 64-bit integer, which JSON writes as a decimal string or a number."""
-    if isinstance(value, str) and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
-        return int(value[:21])
-    return value
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One operation of a program, such as a call of a model or a tool."""
+
+    trace_id: str
+    """32 hexadecimal digits."""
+    span_id: str
+    """16 hexadecimal digits."""
+    parent_id: str
+    """Id of the span around this one; empty if there is none."""
+    name: str
+    start_ns: int
+    """Nanoseconds since 1970."""
+    attributes: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...]
+    """Attributes of each event during the span."""
+    failed: bool
+    """True if the program set the status to error."""
+    where: str
+    """Place in the input, such as `Line 3 of traces.jsonl: resourceSpans[0].scopeSpans[0].spans[1]`."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.trace_id, self.span_id
+
+    def place(self, attribute: str) -> str:
+        """Return the place of an attribute, for errors."""
+        return f"{self.where}.attributes[{attribute!r}]"
+
+
+def validate(kind: TypeAdapter[Any], value: Any, place: str, *, strict: bool | None = True) -> Any:
+    """Return a value as this type. Raises MissingInput with the place of the field that is malformed."""
+    try:
+        return kind.validate_python(value, strict=strict)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+        at = (place + path.lstrip(".")).removesuffix(": ") if place.endswith(": ") else place + path
+        found = "" if fault["type"] == "missing" else f" is {repr(fault['input'])[:80]}"
+        message = fault["msg"].removeprefix("Value error, ")
+        raise MissingInput(f"{at}{found}: {message}.") from None
 
 
 def _storable(text: str) -> str:
@@ -41,10 +76,10 @@ def _not_zero(identity: str) -> str:
     return identity.lower()
 
 
-_Int64 = Annotated[int, BeforeValidator(_integer), Field(ge=-(2**63), lt=2**63)]
-_Time = Annotated[int, BeforeValidator(_integer), Field(ge=0, lt=2**63)]
+# JSON writes a 64-bit integer as a decimal string or a number, and a special number such as NaN as a string.
+_Int64 = Annotated[int, Field(strict=False, ge=-(2**63), lt=2**63)]
 _Text = Annotated[str, AfterValidator(_storable)]
-_SpecialNumber = Annotated[float, BeforeValidator(lambda value: float(value) if isinstance(value, str) else value)]
+_Double = Annotated[float, Field(strict=False)]
 
 
 class _Part(BaseModel):
@@ -63,7 +98,7 @@ class _Value(_Part):
     string_value: _Text | None = None
     bool_value: bool | None = None
     int_value: _Int64 | None = None
-    double_value: _SpecialNumber | None = None
+    double_value: _Double | None = None
     bytes_value: str | None = None
     array_value: _List | None = None
     kvlist_value: _Pairs | None = None
@@ -84,12 +119,11 @@ class _Attribute(_Part):
 
 
 class _Event(_Part):
-    name: str = ""
     attributes: list[_Attribute] = []
 
 
 class _Status(_Part):
-    code: Annotated[int, BeforeValidator(lambda code: _NAMES_OF_STATUS.get(code, code)), Field(ge=0, le=2)] = 0
+    code: Annotated[int, BeforeValidator(lambda code: _STATUS_CODES.get(code, code)), Field(ge=0, le=2)] = 0
 
 
 class _Span(_Part):
@@ -97,7 +131,7 @@ class _Span(_Part):
     span_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{16}$"), AfterValidator(_not_zero)]
     parent_span_id: Annotated[str, Field(pattern="^([0-9a-fA-F]{16})?$"), AfterValidator(_not_zero)] = ""
     name: _Text = ""
-    start_time_unix_nano: Annotated[_Time, Field(gt=0)]
+    start_time_unix_nano: Annotated[_Int64, Field(gt=0)]
     attributes: list[_Attribute] = []
     events: list[_Event] = []
     status: _Status = _Status()
@@ -128,11 +162,21 @@ def spans_of_json(value: Any, where: str) -> Iterator[Span]:
     Raises:
         MissingInput: a field is malformed; the sentence names it.
     """
-    traces: _Traces = checked(_TRACES, value, f"{where}: ")
+    traces: _Traces = validate(_TRACES, value, f"{where}: ", strict=None)
     for outer, resource in enumerate(traces.resource_spans):
         for inner, scope in enumerate(resource.scope_spans):
             for number, span in enumerate(scope.spans):
-                yield _decoded(span, f"{where}: resourceSpans[{outer}].scopeSpans[{inner}].spans[{number}]")
+                yield Span(
+                    trace_id=span.trace_id,
+                    span_id=span.span_id,
+                    parent_id=span.parent_span_id,
+                    name=span.name,
+                    start_ns=span.start_time_unix_nano,
+                    attributes=_plain(span.attributes),
+                    events=tuple(_plain(event.attributes) for event in span.events),
+                    failed=span.status.code == _STATUS_CODES["STATUS_CODE_ERROR"],
+                    where=f"{where}: resourceSpans[{outer}].scopeSpans[{inner}].spans[{number}]",
+                )
 
 
 def spans_of_protobuf(content: bytes, where: str) -> Iterator[Span]:
@@ -149,20 +193,6 @@ def spans_of_protobuf(content: bytes, where: str) -> Iterator[Span]:
                 # Protobuf's own JSON has base64 where OTLP's has hexadecimal digits.
                 span |= {name: b64decode(span[name]).hex() for name in _IDS if name in span}
     yield from spans_of_json({"resourceSpans": [], **traces}, where)
-
-
-def _decoded(span: _Span, where: str) -> Span:
-    return Span(
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        parent_id=span.parent_span_id,
-        name=span.name,
-        start_ns=span.start_time_unix_nano,
-        attributes=_plain(span.attributes),
-        events=tuple(SpanEvent(event.name, _plain(event.attributes)) for event in span.events),
-        failed=span.status.code == _STATUS_ERROR,
-        where=where,
-    )
 
 
 def _plain(attributes: list[_Attribute]) -> dict[str, Any]:

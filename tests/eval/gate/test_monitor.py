@@ -9,7 +9,7 @@ import pytest
 
 from eval.gate.monitor import look, watch
 from eval.measure.betting import log_wealth
-from retroformer.coach.story import ADVISED_SPLIT, OpenTask
+from retroformer.coach.recorder import ADVISED_SPLIT, OpenTask
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load

@@ -55,7 +55,7 @@ def test_arms_share_a_first_attempt_exactly_if_it_is_played_with_the_same_prompt
         assert len(played) == 4
         assert {step.action for attempt in played.values() for step in attempt.steps} == {action}
     with closing(open_store(config.experiment)) as store:
-        assert story_arms(store) == ["eval/own", "eval/own, told", "eval/plain"]
+        assert list(story_arms(store)) == ["eval/own", "eval/own, told", "eval/plain"]
         task_id = next(iter(played)).task_id
         for name in ("own", "own, told"):
             story = read_story(store, f"eval/{name}", task_id)

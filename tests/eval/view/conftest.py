@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from eval.view.index import Index
 from eval.view.server import SiteServer, application
 from eval.view.site import Site
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from tests.eval.view.serving import serving
 from tests.support.browser import running_browser
 from tests.support.stories import write_run
@@ -30,7 +30,7 @@ def run_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def site(run_folder: Path, tmp_path: Path) -> Iterator[Site]:
     with ExitStack() as stack:
-        sources = stack.enter_context(opened(run_folder))
+        sources = stack.enter_context(open_runs(run_folder))
         index = Index(sources, tmp_path / "index.db")
         index.update()
         yield Site(sources, index)

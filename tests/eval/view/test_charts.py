@@ -98,6 +98,6 @@ def test_ticks_are_round() -> None:
 
 def test_long_curves_are_thinned_out() -> None:
     points = [(float(step), 0.0) for step in range(1000)]
-    assert len(charts.thinned(points)) == 334
-    assert (charts.thinned(points)[0], charts.thinned(points)[-1]) == (points[0], points[-1])
-    assert charts.thinned([]) == ()
+    assert len(charts.thin(points)) == 334
+    assert (charts.thin(points)[0], charts.thin(points)[-1]) == (points[0], points[-1])
+    assert charts.thin([]) == ()

@@ -11,7 +11,7 @@ from eval.measure.statistics import bootstrap, bootstrap_counts
 from eval.view.index import Index
 from eval.view.pages.compare import compare
 from eval.view.site import Site
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from retroformer.method.records import Key
 from retroformer.run.store import NewTrajectory, Store
 from tests.eval.view.test_pages import read
@@ -59,7 +59,7 @@ def test_by_default_two_arms_of_one_run_are_compared(tmp_path: Path) -> None:
             for arm in arms:
                 store.declare(arm, {})
                 store.add([NewTrajectory(Key(arm=arm, task_id=DOOR.id), attempt("open"))])
-    with opened(tmp_path) as runs:
+    with open_runs(tmp_path) as runs:
         sources = list(runs)
         site = Site(sources, Index(sources, tmp_path / "index.db"))
         site.index.update()

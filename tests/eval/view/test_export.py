@@ -11,7 +11,7 @@ from eval.report.files import FILE
 from eval.view.export import Anchors, export_site, select_stories
 from eval.view.site import Site
 from retroformer.__main__ import main
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.run.store import Store
 from tests.eval.view.test_pages import text_of
@@ -140,7 +140,7 @@ def test_a_file_is_replaced_only_by_a_whole_one(run: Path) -> None:
     Path("new").mkdir()
     file = Path("new/out.html")
     file.write_text("earlier")
-    with opened(run) as runs:
+    with open_runs(run) as runs:
         export_site(runs, file, 5, Path("index.db"))
         whole = file.read_text()
         assert whole.startswith("<!doctype html>")

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from eval.view.export import export_site
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from retroformer.run.store import Store
 from tests.support.evaluations import POOLED, WINS, write_evaluation
 from tests.support.stories import write_run
@@ -25,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     with closing(Store(f"sqlite:///{write_run(folder)}", "doors")) as store:
         store.marks.add("collect", "door-1", "leaking", "Names the key.")
     with ExitStack() as stack:
-        runs = [run for path in (folder, evaluated) for run in stack.enter_context(opened(path))]
+        runs = [run for path in (folder, evaluated) for run in stack.enter_context(open_runs(path))]
         export_site(runs, folder / "out.html", 12, folder / "index.db")
     return (folder / "out.html").as_uri()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eval.view.index import Index
+from eval.view.pages.stories import StoryFilter, story_page
 from eval.view.site import Site
-from eval.view.table import StoryFilter, story_page
 from retroformer.config.arm_names import COLLECT
 from retroformer.errors import StoreError
 from retroformer.method.records import Key, Usage

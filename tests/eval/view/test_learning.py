@@ -8,9 +8,9 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from eval.view.index import Index
+from eval.view.pages.learning import advice_authors, typical_words
 from eval.view.site import Site
-from eval.view.wording import typical_words, wordings
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from retroformer.method.records import Key
 from retroformer.run.store import NewReflection, Store
 from tests.eval.view.test_pages import read
@@ -56,13 +56,13 @@ def test_typical_words_are_those_that_tell_two_authors_apart(tmp_path: Path) -> 
             for number in range(40):
                 key = Key(arm=arm, task_id=f"{number}", trial=1)
                 store.add([NewReflection(key, 0, advice(text.format(number)))])
-    with opened(tmp_path) as (run,):
+    with open_runs(tmp_path) as (run,):
         index = Index([run], tmp_path / "index.db")
         index.update()
-        before, after = wordings(index, "words")
+        before, after = advice_authors(index, "words")
         assert {word for word, _, _ in typical_words(index, after, before)} == {"open", "the", "drawer"}
         assert typical_words(index, before, after)[0] == ("look", 40, 0)
-    assert (after.pieces, after.rated, after.words, after.flagged["copy"]) == (40, 0, 160, 0)
+    assert [after[name] for name in ("pieces", "rated", "words", "copy")] == [40, 0, 160, 0]
 
 
 def test_words_of_a_story_that_is_indexed_again_count_once(site: Site, run_folder: Path) -> None:

@@ -13,7 +13,7 @@ from eval.view.index import Index
 from eval.view.server import SiteServer
 from eval.view.site import Site
 from retroformer.__main__ import main
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from retroformer.files.text import storable
 from retroformer.method.conversation import ChatMessage, FunctionCall, ToolCall
 from retroformer.method.records import Author, Key, Message, Reflection, Sampling, Step, Task, Usage
@@ -107,7 +107,7 @@ def write(folder: Path, texts: tuple[str, ...], name: str) -> Path:
 
 @contextmanager
 def served(folder: Path, index: Path) -> Iterator[tuple[Site, str]]:
-    with opened(folder) as runs:
+    with open_runs(folder) as runs:
         sources = list(runs)
         site = Site(sources, Index(sources, index))
         site.index.update()
@@ -162,7 +162,7 @@ def test_no_payload_runs_or_breaks_the_file(browser: Browser, tmp_path: Path) ->
     harmless, seen = tuple(f"word {number}\nand more" for number in range(2)), dict[str, set[str]]()
     for name, texts, run in (("harmless", harmless, "plain"), ("hostile", PAYLOADS, PAYLOADS[0])):
         file = tmp_path / f"{name}.html"
-        with opened(write(tmp_path / name, texts, run)) as runs:
+        with open_runs(write(tmp_path / name, texts, run)) as runs:
             export_site(runs, file, 100, tmp_path / f"{name}.db")
         seen[name] = elements_of_file(browser, file.as_uri())
     assert seen["hostile"] - seen["harmless"] == set()

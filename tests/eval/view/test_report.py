@@ -13,7 +13,7 @@ from eval.report.files import FILE
 from eval.view.index import Index
 from eval.view.server import application
 from eval.view.site import Site
-from retroformer.coach.stories.runs import opened
+from retroformer.coach.stories.runs import open_runs
 from tests.eval.view.conftest import PORT
 from tests.eval.view.test_pages import read, text_of
 from tests.support.evaluations import POOLED, WINS, write_evaluation
@@ -29,7 +29,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reader(report: Path, tmp_path: Path) -> Iterator[TestClient]:
     with ExitStack() as stack:
-        sources = stack.enter_context(opened(report.parent))
+        sources = stack.enter_context(open_runs(report.parent))
         site = Site(sources, Index(sources, tmp_path / "index.db"))
         site.index.update()
         yield stack.enter_context(TestClient(application(site, PORT), base_url=f"http://127.0.0.1:{PORT}"))

@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from eval.view.index import SORTS, Index
+from eval.view.pages.stories import StoryFilter, neighbours, story_page
 from eval.view.site import Site
-from eval.view.table import StoryFilter, neighbours, story_page
 from retroformer.config.arm_names import COLLECT
 from retroformer.method.records import Key, Task
 from retroformer.run.store import NewReflection, NewTrajectory, Store

@@ -121,7 +121,7 @@ def test_text_of_a_model_cannot_move_the_cursor_or_turn_the_line(run: Path, caps
     [
         (["runs/nowhere"], "runs/nowhere"),
         (["runs/doors", "run=x"], "run=x replaces an entry of a config, but runs/doors/experience.db is a store"),
-        (["runs/doors", "--task", "door-9"], "No story of the task 'door-9': did you mean 'door-"),
+        (["runs/doors", "--task", "door-9"], "No story of the task 'door-9': without --task, all are listed."),
         (["runs/doors", "--arm", "eval/x"], "There is no arm 'eval/x': choose one of collect, eval/trained."),
         (["other.yaml"], "The run 'other' has no facts in runs/other yet: run `retroformer collect` first."),
     ],
@@ -141,4 +141,4 @@ def test_a_run_of_invalid_attempts_only_shows_the_last_cause(tmp_path: Path) -> 
         store.add([NewInvalid(Key(arm=COLLECT, task_id="door-1"), "ValueError: score is 7", Usage())])
         run = OpenRun(store, tmp_path)
         with pytest.raises(MissingInput, match=r"all were invalid\. The cause of the last one: ValueError: score is 7"):
-            list(show.shown([run], None, None, as_json=False))
+            list(show.show_lines([run], None, None, as_json=False))

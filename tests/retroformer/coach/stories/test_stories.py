@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.coach.stories.listing import StoryLine, story_lines
-from retroformer.coach.stories.reading import read_story, shared_trial, story_arms
+from retroformer.coach.stories.reading import StoryLine, read_story, shared_trial, story_arms, story_lines
 from retroformer.coach.stories.story import Story, first_difference
 from retroformer.config.arm_names import COLLECT
 from retroformer.method.records import Step
@@ -50,7 +49,7 @@ def test_an_arm_of_the_evaluation_begins_with_the_shared_first_trial(store: Stor
     trained = story(store, EVAL)
     assert [turn.key.arm for turn in trained.turns] == ["eval/trial 0", EVAL, EVAL]
     assert trained.columns == 3
-    assert story_arms(store) == [COLLECT, EVAL]
+    assert list(story_arms(store)) == [COLLECT, EVAL]
     arms = ["eval/a/trial 0", "eval/a/trained", "eval/b/trained", "eval/trial 0", COLLECT]
     assert [shared_trial(store, arm, arms) for arm in arms] == [None, "eval/a/trial 0", "eval/trial 0", None, None]
 

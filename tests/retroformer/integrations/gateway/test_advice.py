@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from retroformer.coach.story import ADVISED_SPLIT
+from retroformer.coach.recorder import ADVISED_SPLIT
 from retroformer.method.records import Key, Outcome, Step, task_of_story
 from tests.support.codes import advise, facts
 from tests.support.endpoint import Behaviour, Endpoint

@@ -115,7 +115,7 @@ def test_attempts_in_threads_and_tasks_do_not_mix(coach: rf.Reflector, provider:
         assert attempt.messages[0].content == f"in a {where} {code}", key
         assert len(attempt.messages) == 2
         assert attempt.usage.prompt_tokens == 7
-    assert not watch._attempt_of
+    assert not watch._attempts
 
 
 def test_without_spans_what_the_agent_returns_counts(coach: rf.Reflector, provider: TracerProvider, url: str) -> None:
@@ -160,4 +160,3 @@ def test_a_crash_ends_the_watch(coach: rf.Reflector, provider: TracerProvider) -
     with pytest.raises(OSError, match="broken pipe"):
         agent("1234")
     assert not watch._attempts
-    assert not watch._attempt_of

@@ -10,7 +10,7 @@ import pytest
 
 from collect.rate import rate_reflections
 from retroformer.__main__ import main
-from retroformer.coach.starter import FILES
+from retroformer.config.starter import FILES
 from retroformer.errors import ConfigError
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import open_config

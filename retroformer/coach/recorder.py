@@ -1,7 +1,8 @@
-"""A task with its attempts and the advice between them, and how these become stored facts."""
+"""Records the attempts at a task and the advice between them as facts of the store."""
 
 import asyncio
 import hashlib
+import os
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,19 +11,21 @@ from typing import Any, NamedTuple
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, text_of
 from retroformer.agents.reflector import ModelReflector
-from retroformer.coach.attribution import AttributedReflector
 from retroformer.config.arm_names import COLLECT, UNADVISED
+from retroformer.endpoint.own_server import provenance
 from retroformer.endpoint.secrets.redaction import redacted
-from retroformer.errors import InfrastructureFailure, usage_of
+from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, usage_of
 from retroformer.files.text import storable
 from retroformer.method.history import ancestors
-from retroformer.method.records import Key, Lesson, Memory, Task, Trajectory
+from retroformer.method.records import Key, Lesson, Memory, Reflection, Task, Trajectory
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 
 _ENVIRONMENT, _SPLIT = "agent", "live"
 ADVISED_SPLIT = "advised"
 """Split of the stories that were drawn to get advice; they are comparable with the unadvised ones."""
+_PROVENANCE_SECONDS = 10.0
+"""Time limit for asking an endpoint which adapters it serves."""
 
 
 @dataclass
@@ -55,21 +58,23 @@ class OpenTask:
         """Advice that the next attempt reads, a line each; empty if there is none."""
         return "\n".join(self.memory.reflections)
 
-    def attempt(self, result: AttemptResult) -> Trajectory:
-        """Return an attempt as a fact; its return is the score."""
-        return as_trajectory(self.task, self.opening, result)
-
 
 class ChainRecorder:
     """Stores stories, and has the reflector write the advice in them. Runs in the event loop of its ledger."""
 
     def __init__(self, ledger: Ledger, reflector: ModelReflector, memory: int) -> None:
         """Write with this reflector for agents that read the `memory` most recent pieces of advice."""
-        self._ledger, self._reflector, self._memory = ledger, AttributedReflector(reflector), memory
+        self._ledger, self._reflector, self._memory = ledger, reflector, memory
+        self._reports_adapter = reflector.model.base_url.secret_url().startswith("http")
+        """False once the endpoint has shown that it is not a Retroformer server."""
+        self._last_adapter: str | None = None
+        """Hash of the adapter that the endpoint reported last."""
 
     async def keep(self, story: OpenTask, result: AttemptResult) -> Trajectory:
         """Store an attempt. Raises StoreError, ConfigError."""
-        return await self._ledger.keep_trajectory(NewTrajectory(story.key, story.attempt(result)))
+        return await self._ledger.keep_trajectory(
+            NewTrajectory(story.key, as_trajectory(story.task, story.opening, result))
+        )
 
     async def keep_invalid(self, story: OpenTask, error: BaseException) -> None:
         """Count an attempt that crashed. Raises StoreError, ConfigError."""
@@ -88,8 +93,9 @@ class ChainRecorder:
         if not story.advised:
             return ""
         try:
-            memory = story.memory.model_copy(update={"earlier": await self._ledger.ask(self._lessons_before, before)})
-            written = await self._reflector.reflect(failure, memory, seed_of(story.key))
+            memory = story.memory.model_copy(update={"earlier": await self._ledger.ask(self._ancestors, before)})
+            digest = hashlib.sha256(f"{story.task.id}|{story.trial}".encode()).digest()
+            written = await self._reflect(failure, memory, seed=int.from_bytes(digest[:4]))
         except InfrastructureFailure as error:
             await self.keep_invalid(story, error)
             raise
@@ -101,19 +107,39 @@ class ChainRecorder:
         story.memory = story.memory.remember(kept.text, self._memory)
         return story.advice
 
-    def _lessons_before(self, key: Key) -> tuple[Lesson, ...]:
-        """Read the way to an attempt from the store, as another process may have begun it."""
-        if not key.trial:
-            return ()
+    async def _reflect(self, failure: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Write advice that names the adapter that wrote it, if the endpoint reports it."""
+        before = self._last_adapter or await self._adapter()
+        written = await self._reflector.reflect(failure, memory, seed)
+        if before is None:
+            return written
+        self._last_adapter = await self._adapter()
+        if self._last_adapter != before:
+            return written  # The served adapter changed meanwhile, so either may have written it.
+        return written.model_copy(update={"author": written.author.model_copy(update={"adapter_sha256": before})})
+
+    async def _adapter(self) -> str | None:
+        """Return the hash of the served adapter; None if it is unknown, or if there is none."""
+        if not self._reports_adapter:
+            return None
+        model = self._reflector.model
+        try:
+            async with asyncio.timeout(_PROVENANCE_SECONDS):
+                reported = await provenance(model.base_url.secret_url(), os.environ.get(model.endpoint.api_key_env))
+        except ProvenanceError:
+            self._reports_adapter = False
+            return None
+        except (EndpointFailure, TimeoutError):
+            return None
+        served = reported.models.get(model.model)
+        return None if served is None else served.adapter_sha256
+
+    def _ancestors(self, key: Key) -> tuple[Lesson, ...]:
+        """Read the earlier attempts of the chain from the store, as another process may have begun it."""
         store = self._ledger.store
         attempts = dict(store.stream_trajectories(key.arm, [key.task_id]))
         advice = {stored.key: stored for stored in store.stream_reflections(key.arm, [key.task_id])}
         return ancestors(key, attempts, advice)
-
-
-def seed_of(key: Key) -> int:
-    """Return the seed of a reflection, which depends on its key."""
-    return int.from_bytes(hashlib.sha256(f"{key.task_id}|{key.trial}".encode()).digest()[:4])
 
 
 def _name(task: Any) -> str:
@@ -136,9 +162,10 @@ class Gains(NamedTuple):
 
 def gains_in(store: Store) -> Gains:
     """Return the gains of all retries in the store. Raises StoreError."""
-    found = list[float]()
-    for arm in (COLLECT, UNADVISED):
-        returns = {(row.task_id, row.trial): row.episode_return for row in store.attempt_rows(arm)}
-        changes = [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
-        found += [fmean(changes) if changes else 0.0, len(changes)]
-    return Gains(found[0], int(found[1]), found[2], int(found[3]))
+    return Gains(*_mean_gain(store, COLLECT), *_mean_gain(store, UNADVISED))
+
+
+def _mean_gain(store: Store, arm: str) -> tuple[float, int]:
+    returns = {(row.task_id, row.trial): row.episode_return for row in store.attempt_rows(arm)}
+    changes = [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
+    return fmean(changes) if changes else 0.0, len(changes)
