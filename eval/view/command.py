@@ -11,12 +11,7 @@ from .export import export_site
 
 
 def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> None:
-    """Serve the site of these runs on a port of the loopback interface.
-
-    Raises:
-        MissingInput: there is no such run, or the extra `view` is not installed.
-        ServiceError: the port is taken.
-    """
+    """Serve the site of these runs on a port of the loopback interface. Raises MissingInput, ServiceError."""
     require_package("starlette", "view")
     from .server import SiteServer, open_site
 
@@ -27,13 +22,7 @@ def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> N
 
 
 def export(paths: Sequence[Path], file: Path, most_stories: int, announce: Callable[[str], None]) -> None:
-    """Write the site of these runs to one HTML file, with at most this many stories.
-
-    Raises:
-        MissingInput: there is no such run.
-        ConfigError: the name of the file is not one of an HTML file.
-        StoreError: a store cannot be read.
-    """
+    """Write the site of these runs to one HTML file. Raises MissingInput, ConfigError, StoreError."""
     with _open(paths) as runs:
         announce(export_site(runs, file, most_stories))
 

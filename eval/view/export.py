@@ -35,8 +35,6 @@ _LISTED_GROUPS = ("won", "lost")
 _MOST_COMPARISONS = 15
 """All pairs of six arms."""
 _MOST_REPORTS = 10
-_TABLE = "stories"
-_ARM_QUERY = {"run", "arm"}
 _STAGE = "substr(arm, 1, instr(arm || '/', '/') - 1)"
 """First part of an arm's name: an arm of `eval/` is compared with other arms of `eval/`."""
 _QUERY = f"""
@@ -69,8 +67,8 @@ class Anchors:
 
     def __call__(self, path: str, **query: Any) -> str:
         """Return the address of a page within the file; empty if the file does not hold it."""
-        if path == _TABLE and _key(path, query)[1] and set(query) <= _ARM_QUERY:
-            return self(_TABLE)  # The table has the stories of all arms.
+        if path == "stories" and _key(path, query)[1] and set(query) <= {"run", "arm"}:
+            return self(path)  # The table has the stories of all arms.
         turn = query.pop("at", "") if path == "story" else ""
         anchor = self._anchors.get(_key(path, query))
         if anchor is None:
@@ -93,12 +91,6 @@ class _FilePart(NamedTuple):
 
 def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: Path | None = None) -> str:
     """Write the file, which appears complete or not at all. Return a sentence that says what it holds.
-
-    Args:
-        runs: the runs.
-        path: the file; an earlier one is replaced.
-        most_stories: most stories in the file.
-        index: the file of the index; by default it is in the cache folder.
 
     Raises:
         ConfigError: the name of the file says that it is no HTML.

@@ -35,7 +35,7 @@ class Order(NamedTuple):
         """Return the ORDER BY clause."""
         ways = ("", " DESC")
         first = self.value + ways[self.descending != backwards]
-        return ", ".join([first, *(name + ways[backwards] for name in _LAST if name != self.value)])
+        return ", ".join([first, *(name + ways[backwards] for name in _TIE_BREAKERS if name != self.value)])
 
     def after(self, *, backwards: bool = False) -> str:
         """Return the condition for stories behind the one with the parameters `:value`, `:task`, `:run` and `:arm`."""
@@ -45,7 +45,7 @@ class Order(NamedTuple):
         return f"{self.value} {way}= :value AND ({self.value} {way} :value OR {key})"
 
 
-_LAST = ("task", "run", "arm")
+_TIE_BREAKERS = ("task", "run", "arm")
 SORTS = {
     "task": Order("task"),
     "attempts": Order("attempts", descending=True),
@@ -90,7 +90,7 @@ _KEPT_CHARACTERS = 2000
 """Characters of a piece of advice in the index; the store has all."""
 _SHOWN_CHARACTERS = 300
 """Characters of the last advice in the table of stories."""
-_WRITTEN_AT_ONCE = 20
+_WRITE_BATCH = 20
 """Stories that are written together: more take less time each, but a page may have to wait for them."""
 
 
@@ -145,11 +145,11 @@ class Index:
             }
             self._facts = repr([(source.name, arm, found) for (source, arm), found in counts.items()])
             new = [key for key, found in counts.items() if self._indexed.get(key) != found]
-            changed = {key: self._changed(*key, arms[key]) for key in new}
+            changed = {key: self._stale_stories(*key, arms[key]) for key in new}
             self.done, self.total = 0, sum(map(len, changed.values()))
             for (source, arm), facts in changed.items():
                 stories = stream_stories(source.store, arm, list(facts), source.leaks)
-                while batch := list(islice(stories, _WRITTEN_AT_ONCE)):
+                while batch := list(islice(stories, _WRITE_BATCH)):
                     if stopped is not None and stopped.is_set():
                         return self.done
                     with self.connect() as connection:
@@ -178,7 +178,7 @@ class Index:
         with self.connect() as connection:
             return connection.execute(query, (run, arm, task)).fetchone() is not None
 
-    def _changed(self, source: OpenRun, arm: str, names: Sequence[str]) -> dict[str, int]:
+    def _stale_stories(self, source: OpenRun, arm: str, names: Sequence[str]) -> dict[str, int]:
         """Return the number of facts of each story that is not indexed as it is now."""
         facts = sum((Counter(source.store.fact_counts(name)) for name in names), Counter[str]())
         with self.connect() as connection:

@@ -1,7 +1,7 @@
 """What all pages of the site share: the runs, their index and the templates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -34,7 +34,7 @@ class Page:
 
     template: str
     title: str
-    shown: Mapping[str, Any] = field(default_factory=dict)
+    shown: Mapping[str, Any]
 
 
 class Site:
@@ -53,7 +53,7 @@ class Site:
 
     def render(self, page: Page, path: str) -> str:
         """Return the HTML of a page."""
-        shared = {"path": path, "index": self.index, "nav": NAVIGATION}
+        shared = {"path": path, "nav": NAVIGATION}
         return self._html(page, {"layout": "base.html", "here": "", "in_file": False, **shared})
 
     def part(self, page: Page, anchor: str) -> Markup:

@@ -64,9 +64,9 @@ def kept_messages(messages: Sequence[Any], where: str = "messages") -> tuple[Cha
     kept = list[ChatMessage]()
     for number, message in enumerate(messages):
         place = f"{where}[{number}]"
-        parts = message.get("parts") if isinstance(message, Mapping) else None
-        plain = [message] if parts is None else _plain_messages(message.get("role"), parts, f"{place}.parts")
-        kept += [_kept(one, place) for one in plain]
+        parts = message.get("parts") if isinstance(message, Mapping) and "content" not in message else None
+        split = _split_parts(message.get("role"), parts, f"{place}.parts") if isinstance(parts, list) else [message]
+        kept += [_kept(one, place) for one in split]
     return tuple(kept)
 
 
@@ -83,12 +83,12 @@ def readable_message(message: Mapping[str, Any]) -> ChatMessage:
     return ChatMessage(role=known["role"], content=json.dumps(message.get("content")))
 
 
-def _plain_messages(role: Any, parts: Sequence[Any], where: str) -> Iterator[dict[str, Any]]:
+def _split_parts(role: Any, parts: Sequence[Any], where: str) -> Iterator[dict[str, Any]]:
     """Yield a message of `gen_ai.*`, and then each result of a tool as a message of its own, as the OpenAI API does."""
     results, calls, content = list[dict[str, Any]](), list[Any](), list[dict[str, Any]]()
     for number, part in enumerate(parts):
         kind = _field(part, "type")
-        needed = {"text": "content", "tool_call": "name"}.get(kind, "type")
+        needed = "content" if kind == "text" else "name" if kind == "tool_call" else "type"
         if not isinstance(part, Mapping) or not isinstance(part.get(needed), str):
             raise ValueError(f"{where}[{number}].{needed} is no text")
         if kind == "tool_call":
@@ -96,7 +96,7 @@ def _plain_messages(role: Any, parts: Sequence[Any], where: str) -> Iterator[dic
         elif kind == "tool_call_response":
             # Earlier versions of the conventions call it `result`.
             result = part.get("response", part.get("result"))
-            shown = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            shown = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
             results.append({"role": "tool", "content": shown, "tool_call_id": part.get("id")})
         elif part_without_thinking(part) is not None:
             content.append({"type": "text", "text": part["content"]} if kind == "text" else dict(part))

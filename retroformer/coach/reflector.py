@@ -37,7 +37,7 @@ from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput,
 from retroformer.method.records import Key
 
 _LOGGER = logging.getLogger(__name__)
-_CHANCE = random.SystemRandom()
+_RANDOM = random.SystemRandom()
 """Draws the unadvised tasks. Not the global generator, which the agent may seed."""
 
 AgentFunction = TypeVar("AgentFunction", bound=Callable[..., Any])
@@ -161,7 +161,7 @@ class Reflector:
         def decorate(agent: AgentFunction) -> AgentFunction:
             refuse_unusable(agent, score)
             asynchronous = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
-            improved = self._improved(agent, trials, score, watch, asynchronous=asynchronous)
+            improved = self._wrap(agent, trials, score, watch, asynchronous=asynchronous)
             return cast(AgentFunction, functools.wraps(agent, updated=())(improved))
 
         return decorate
@@ -183,7 +183,7 @@ class Reflector:
         if rated == 1:
             raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
         story, result = OpenTask.of(task), _result_with_score(attempt, rated)
-        with self._connected() as connection:
+        with self._use_connection() as connection:
 
             async def work() -> Advice:
                 failure = await connection.recorder.keep(story, result)
@@ -205,7 +205,7 @@ class Reflector:
             StoreError: the store failed.
         """
         result = _result_with_score(attempt, checked_score(score))
-        with self._connected() as connection:
+        with self._use_connection() as connection:
 
             async def work() -> None:
                 first = await connection.ledger.ask(connection.store.trajectory, Key(arm=COLLECT, task_id=run))
@@ -224,7 +224,7 @@ class Reflector:
 
         Retries after `advise` count as advised, although none of them is drawn to go without.
         """
-        with self._connected() as connection:
+        with self._use_connection() as connection:
             return gains_in(connection.store)
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class Reflector:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _improved(
+    def _wrap(
         self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None, *, asynchronous: bool
     ) -> Callable[..., Any]:
         parameter = task_parameter(agent)
@@ -249,11 +249,11 @@ class Reflector:
             call = AgentCall(agent, parameter, arguments, named)
             with ExitStack() as stack:
                 try:
-                    connection = stack.enter_context(self._connected())
+                    connection = stack.enter_context(self._use_connection())
                 except RetroformerError as error:
                     _LOGGER.warning("The agent runs without advice: %s", error)
                     return await call.attempt("") if asynchronous else call.attempt("")
-                story = OpenTask.of(call.task, advised=_CHANCE.random() >= self._unadvised)
+                story = OpenTask.of(call.task, advised=_RANDOM.random() >= self._unadvised)
                 session = Session(story, connection.recorder, call.task, trials, score)
                 while session.open:
                     with nullcontext(lambda: None) if watch is None else watch.attempt() as read_steps:
@@ -279,7 +279,7 @@ class Reflector:
         return improved if asynchronous else improved_now
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def _use_connection(self) -> Iterator[Connection]:
         """Yield this process's connection for one call. Raises StoreError, ConfigError, MissingInput."""
         with self._lock:
             if self._connection is None:

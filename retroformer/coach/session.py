@@ -50,9 +50,7 @@ class Session:
     def result_of(self, returned: Any, observed: Mapping[str, Any] | None) -> AttemptResult | Exception:
         """Return the steps and the score of an attempt, or the error that rating it raised.
 
-        Args:
-            returned: what the agent returned.
-            observed: steps and usage that count in place of the steps in `returned`.
+        Observed steps count in place of those in what the agent returned.
         """
         try:
             return self._read(returned, observed)

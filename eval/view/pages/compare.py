@@ -10,7 +10,6 @@ from ...measure.statistics import Floats, bootstrap_counts, mcnemar
 from ..index import Index
 from ..site import NoSuchPage, Page, Site
 
-_SEED = 0
 _MOST_TRIALS = 50
 _LISTED = 50
 _MOST_LISTED = 1000
@@ -60,15 +59,7 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
 
 
 def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown: Sequence[str], most: int) -> Page:
-    """Compare two sides.
-
-    Args:
-        site: the site.
-        every: all sides that a reader may choose from.
-        pair: what is compared.
-        shown: groups whose tasks are listed.
-        most: number of tasks listed of each group.
-    """
+    """Compare a pair of all sides, and list at most so many tasks of each of the shown groups."""
     first, second = pair
     by_task = [_solved_at(site.index, side) for side in (first, second)]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
@@ -148,7 +139,7 @@ def _lines(solved: Sequence[Floats]) -> Iterable[Mapping[str, Any]]:
         single = all(side_TS.shape[1] == 1 for side_TS in solved)
         p = mcnemar(first_T, second_T) if single else None
         values, counts = np.unique(first_T - second_T, return_counts=True)
-        difference = bootstrap_counts(values, counts, _SEED)
+        difference = bootstrap_counts(values, counts, seed=0)
         shares = {"first": first_T.mean(), "second": second_T.mean()}
         yield {"trial": trial, **shares, "difference": difference, "p": p}
 

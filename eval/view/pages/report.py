@@ -11,7 +11,7 @@ from ...report.html import ReportLinks, ReportPage
 from ..site import NoSuchPage, Page, Site
 from .compare import Side, sides
 
-_ALL = "all domains"
+_ALL_DOMAINS = "all domains"
 
 
 def report(site: Site, parameters: Mapping[str, str]) -> Page:
@@ -69,15 +69,15 @@ def parts_of(source: OpenRun) -> dict[str, Path]:
     """Return the folders of a run's reports by the part's name, which is empty for the run's own."""
     whole = source.folder / "eval"
     domain = source.name.partition("/")[2]
-    own = whole if not domain else _below(whole).get(domain)
+    own = whole if not domain else _report_folders(whole).get(domain)
     parts = {"": own} if own is not None and (own / FILE).is_file() else {}
     if own is not None:
-        parts |= _below(own)
+        parts |= _report_folders(own)
     if domain and (whole / FILE).is_file():
-        parts[_ALL] = whole
+        parts[_ALL_DOMAINS] = whole
     return parts
 
 
-def _below(folder: Path) -> dict[str, Path]:
+def _report_folders(folder: Path) -> dict[str, Path]:
     """Return the folders within a folder that hold a report, by name."""
     return {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{FILE}")) if not path.parent.is_symlink()}

@@ -20,7 +20,7 @@ _Neighbours = tuple[Row | None, Row | None]
 
 
 def story(site: Site, parameters: Mapping[str, str]) -> Page:
-    """Show the way to one turn, by default that of the method; the others are in the tree of candidates."""
+    """Show the attempts up to one turn, by default those of the method; all others are in the tree of candidates."""
     shown = _story(site, parameters)
     at = parameters.get("at", "")
     turn = shown.turn(at) if at else None
@@ -31,11 +31,11 @@ def story(site: Site, parameters: Mapping[str, str]) -> Page:
     chosen = StoryFilter.of(given)
     near = neighbours(site.index, chosen, (shown.experiment, shown.arm, shown.task.id))
     listed = {f"list_{name}": value for name, value in chosen.query().items()}
-    return _page(site, shown, shown.way_to(turn) if turn is not None else shown.chain, near, listed=listed)
+    return _page(site, shown, shown.path_to(turn) if turn is not None else shown.chain, near, listed=listed)
 
 
 def whole_story(site: Site, key: StoryKey, neighbours: _Neighbours) -> Page:
-    """Show the way of the method, and below it all other candidates, between these neighbours."""
+    """Show the attempts of the method, and below them all other candidates, between these neighbours."""
     run, arm, task = key
     shown = _story(site, {"run": run, "arm": arm, "task": task})
     others = [turn for turn in shown.turns if turn.place not in {accepted.place for accepted in shown.chain}]
@@ -55,7 +55,7 @@ def prompt(site: Site, parameters: Mapping[str, str]) -> Page:
 def _page(
     site: Site,
     shown: Story,
-    way: Sequence[Turn],
+    turns: Sequence[Turn],
     neighbours: _Neighbours,
     others: Sequence[Turn] = (),
     listed: Mapping[str, str] = MappingProxyType({}),
@@ -63,7 +63,7 @@ def _page(
     before, after = neighbours
     content = {
         "story": shown,
-        "way": way,
+        "turns": turns,
         "others": others,
         "before": before,
         "after": after,

@@ -14,7 +14,7 @@ from retroformer.run.store import AttemptRow, Store, StoredReflection
 
 _MEMORY = 3
 """Number of pieces of advice that an actor reads if the conditions do not say."""
-_TASKS_AT_ONCE = 20
+_TASK_BATCH = 20
 """Number of stories in memory together."""
 
 
@@ -43,7 +43,7 @@ def read_story(store: Store, arm: str, task_id: str, leaks: Leaks | None = None)
 def stream_stories(store: Store, arm: str, task_ids: Sequence[str], leaks: Leaks | None = None) -> Iterator[Story]:
     """Yield the stories of these tasks in an arm, in order. Raises StoreError."""
     names, ids = story_arms(store).get(arm, ()), iter(task_ids)
-    while names and (chunk := list(islice(ids, _TASKS_AT_ONCE))):
+    while names and (chunk := list(islice(ids, _TASK_BATCH))):
         yield from _stories(store, names, chunk, leaks)
 
 
@@ -79,32 +79,32 @@ def _turns(
     repeats = defaultdict[tuple[int, int], list[tuple[Key, Trajectory]]](list)
     for key, attempt in sorted(attempts.items(), key=lambda item: item[0].repeat):
         repeats[key.trial, key.candidate].append((key, attempt))
-    ways: dict[tuple[int, int], tuple[Turn, ...]] = {}
+    paths: dict[tuple[int, int], tuple[Turn, ...]] = {}
     memories: dict[tuple[int, int], Memory] = {}
     for place in sorted({*written, *repeats}):
         stored = written.get(place)
-        before = None if place[0] == 0 else _before(place, stored, ways)
-        way = ways.get(before, ()) if before is not None else ()
+        before = None if place[0] == 0 else _previous_place(place, stored, paths)
+        path = paths.get(before, ()) if before is not None else ()
         carried = memories.get(before, Memory()) if before is not None else Memory()
         memories[place] = carried.remember(stored.reflection.text, memory) if stored is not None else carried
         keys = [key for key, _ in repeats[place]] or [written[place].key]
-        turn = _turn(keys[0], stored.reflection if stored else None, [attempt for _, attempt in repeats[place]], way)
+        turn = _turn(keys[0], stored.reflection if stored else None, [attempt for _, attempt in repeats[place]], path)
         turn = replace(turn, memory=memories[place].reflections, written_at=stored.stored_at if stored else None)
-        ways[place] = (*way, replace(turn, flags=flags_of(turn, way, leaks)))
-    return tuple(way[-1] for way in ways.values())
+        paths[place] = (*path, replace(turn, flags=flags_of(turn, path, leaks)))
+    return tuple(path[-1] for path in paths.values())
 
 
-def _before(
-    place: tuple[int, int], stored: StoredReflection | None, ways: Mapping[tuple[int, int], tuple[Turn, ...]]
+def _previous_place(
+    place: tuple[int, int], stored: StoredReflection | None, paths: Mapping[tuple[int, int], tuple[Turn, ...]]
 ) -> tuple[int, int] | None:
     """Return the place of the attempt before: the one that the advice is about, else the first of its trial."""
     wanted = (place[0] - 1, stored.previous_candidate if stored is not None else place[1])
-    return wanted if wanted in ways else next((other for other in ways if other[0] == place[0] - 1), None)
+    return wanted if wanted in paths else next((other for other in paths if other[0] == place[0] - 1), None)
 
 
-def _turn(key: Key, reflection: Reflection | None, attempts: Sequence[Trajectory], way: Sequence[Turn]) -> Turn:
-    turn = Turn(key.model_copy(update={"repeat": 0}), way[-1].key if way else None, reflection, tuple(attempts))
-    failure = way[-1].attempt if way else None
+def _turn(key: Key, reflection: Reflection | None, attempts: Sequence[Trajectory], path: Sequence[Turn]) -> Turn:
+    turn = Turn(key.model_copy(update={"repeat": 0}), path[-1].key if path else None, reflection, tuple(attempts))
+    failure = path[-1].attempt if path else None
     if failure is None or turn.attempt is None:
         return turn
     gain = fmean(attempt.episode_return for attempt in attempts) - failure.episode_return

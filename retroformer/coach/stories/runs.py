@@ -65,12 +65,12 @@ def open_runs(path: Path, overrides: Sequence[str] = ()) -> Iterator[list[OpenRu
     """
     with ExitStack() as stack:
         if path.is_dir() or path.suffix == ".db":
-            yield list(_by_file(path / STORE_FILE if path.is_dir() else path, overrides, stack))
+            yield list(_runs_of_file(path / STORE_FILE if path.is_dir() else path, overrides, stack))
         else:
-            yield list(_by_config(path, overrides, stack))
+            yield list(_runs_of_config(path, overrides, stack))
 
 
-def _by_config(path: Path, overrides: Sequence[str], stack: ExitStack) -> Iterator[OpenRun]:
+def _runs_of_config(path: Path, overrides: Sequence[str], stack: ExitStack) -> Iterator[OpenRun]:
     for experiment in load_domains(path, list(overrides)):
         if not experiment.has_store:
             raise MissingInput(
@@ -80,7 +80,7 @@ def _by_config(path: Path, overrides: Sequence[str], stack: ExitStack) -> Iterat
         yield OpenRun(store, experiment.folder, experiment)
 
 
-def _by_file(file: Path, overrides: Sequence[str], stack: ExitStack) -> Iterator[OpenRun]:
+def _runs_of_file(file: Path, overrides: Sequence[str], stack: ExitStack) -> Iterator[OpenRun]:
     if overrides:
         raise MissingInput(f"{overrides[0]} replaces an entry of a config, but {file} is a store: leave it out.")
     if not file.is_file():

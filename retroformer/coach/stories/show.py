@@ -2,11 +2,11 @@
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from retroformer.coach.stories.reading import StoryLine, read_story, story_arms, story_lines
+from retroformer.coach.stories.reading import read_story, story_arms, story_lines
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.coach.stories.story import Story, Turn
 from retroformer.config.arm_names import COLLECT
@@ -75,22 +75,17 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
 
 def _lists(chosen: Sequence[tuple[OpenRun, str]], *, as_json: bool) -> Iterator[str]:
     for number, (run, arm) in enumerate(chosen):
+        lines = story_lines(run.store, arm)
         if as_json:
-            for line in story_lines(run.store, arm):
-                yield json.dumps({"run": run.name, "arm": arm, **asdict(line)}, ensure_ascii=False)
+            yield from (json.dumps({"run": run.name, "arm": arm, **asdict(line)}, ensure_ascii=False) for line in lines)
             continue
-        yield f"{'' if not number else chr(10)}{visible(run.name)}, arm {visible(arm)}"
-        yield from _list_text(story_lines(run.store, arm))
-
-
-def _list_text(lines: Iterable[StoryLine]) -> Iterator[str]:
-    """Yield the lines of a list of stories, the header first."""
-    yield f"{'first':>6} {'last':>6} {'best':>6} {'worst':>6}  {'tries':>5}  {'solved':<8} task"
-    for line in lines:
-        numbers = (line.first, line.last, line.best_rating, line.worst_rating)
-        solved = "" if line.solved_at is None else f"trial {line.solved_at}"
-        cells = [_number(value, signed=place > 1).rjust(6) for place, value in enumerate(numbers)]
-        yield f"{' '.join(cells)}  {line.attempts:>5}  {solved:<8} {visible(line.task_id)}"
+        yield f"{chr(10) if number else ''}{visible(run.name)}, arm {visible(arm)}"
+        yield f"{'first':>6} {'last':>6} {'best':>6} {'worst':>6}  {'tries':>5}  {'solved':<8} task"
+        for line in lines:
+            numbers = (line.first, line.last, line.best_rating, line.worst_rating)
+            solved = "" if line.solved_at is None else f"trial {line.solved_at}"
+            cells = [_number(value, signed=place > 1).rjust(6) for place, value in enumerate(numbers)]
+            yield f"{' '.join(cells)}  {line.attempts:>5}  {solved:<8} {visible(line.task_id)}"
 
 
 def _story_text(story: Story) -> Iterator[str]:

@@ -89,7 +89,7 @@ class Story:
 
     @cached_property
     def chain(self) -> tuple[Turn, ...]:
-        """Turns on the way that the method went: from each failure to its retry with the highest return.
+        """Turns on the path that the method went: from each failure to its retry with the highest return.
 
         Among equal returns it is the first candidate, as in `retroformer.method.rollout.improve`.
         """
@@ -111,13 +111,13 @@ class Story:
         """Return the turn at a place such as `1.0`; None if there is none."""
         return next((turn for turn in self.turns if turn.place == place), None)
 
-    def way_to(self, turn: Turn) -> tuple[Turn, ...]:
+    def path_to(self, turn: Turn) -> tuple[Turn, ...]:
         """Return the turns from the first attempt to this one."""
         by_key = {other.key: other for other in self.turns}
-        way = [turn]
-        while way[0].previous is not None and way[0].previous in by_key:
-            way.insert(0, by_key[way[0].previous])
-        return tuple(way)
+        path = [turn]
+        while path[0].previous is not None and path[0].previous in by_key:
+            path.insert(0, by_key[path[0].previous])
+        return tuple(path)
 
 
 def first_difference(before: tuple[Step, ...], after: tuple[Step, ...]) -> int | None:
@@ -131,25 +131,19 @@ def first_difference(before: tuple[Step, ...], after: tuple[Step, ...]) -> int |
     return None if len(before) == len(after) else min(len(before), len(after))
 
 
-def flags_of(turn: Turn, way: Sequence[Turn], leaks: Leaks | None = None) -> tuple[str, ...]:
-    """Return the flags of a turn.
-
-    Args:
-        turn: the turn; its own `flags` are not read.
-        way: the turns before it, from the first attempt on.
-        leaks: the environment's check, if its data are at hand.
-    """
+def flags_of(turn: Turn, path: Sequence[Turn], leaks: Leaks | None = None) -> tuple[str, ...]:
+    """Return the flags of a turn, given the turns before it from the first attempt on."""
     if turn.reflection is None:
         return ()
     reflection, attempt = turn.reflection, turn.attempt
-    before = [earlier.attempt for earlier in way if earlier.attempt is not None]
+    before = [earlier.attempt for earlier in path if earlier.attempt is not None]
     failure = before[-1] if before else None
     limit = reflection.sampling.max_new_tokens
     checks = {
         "blank": not turn.advice.strip(),
         "truncated": reflection.usage.completion_tokens >= limit and reflection.usage.calls == 1,
         "copy": copied(turn.advice, _source(reflection, failure)) >= RESTATING,
-        "repeated plan": _words(turn.advice) in [_words(earlier.advice) for earlier in way if earlier.reflection],
+        "repeated plan": _words(turn.advice) in [_words(earlier.advice) for earlier in path if earlier.reflection],
         "same steps": failure is not None
         and attempt is not None
         and attempt.outcome is not Outcome.INVALID

@@ -35,6 +35,6 @@ def gateway(
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
     from retroformer.config.parts import load_config
-    from retroformer.integrations.gateway.service import GatewayOptions, run
+    from retroformer.integrations.gateway.service import run
 
-    run(load_config(config, overrides), GatewayOptions(upstream=upstream, port=port, unadvised=unadvised))
+    run(load_config(config, overrides), upstream, port, unadvised)

@@ -22,9 +22,6 @@ from retroformer.method.conversation import ChatMessage, content_text
 from retroformer.method.records import Usage
 from retroformer.run.store.database import Database, insert_into
 
-_Name = tuple[str, str]
-"""Run and task."""
-
 _TABLES = sa.MetaData()
 _DRAFTS = sa.Table(
     "gateway_drafts",
@@ -54,6 +51,11 @@ class Draft(BaseModel):
 
     def add(self, sent: Sequence[ChatMessage], answer: ChatMessage, usage: Usage) -> None:
         """Record a call. It replaces the earlier call that it continues, since its messages include that call's."""
+        if not self.story.opening:
+            # The task is what the user said before the agent's first answer.
+            asked = takewhile(lambda message: message.role != "assistant", sent)
+            said = (content_text(message.content) for message in asked if message.role == "user")
+            self.story.opening = storable("\n".join(said))
         self.usage += usage
         for place, (*earlier, _) in enumerate(self.conversations):
             if len(sent) > len(earlier) and list(sent[: len(earlier)]) == earlier:
@@ -70,13 +72,6 @@ class Draft(BaseModel):
         """Begin the next attempt."""
         self.conversations, self.usage, self.number = [], Usage(), self.number + 1
 
-    def name_task(self) -> None:
-        """Set the text of the task: what the user said before the agent's first answer."""
-        if not self.story.opening:
-            asked = takewhile(lambda message: message.role != "assistant", self.conversations[0][:-1])
-            said = (content_text(message.content) for message in asked if message.role == "user")
-            self.story.opening = storable("\n".join(said))
-
 
 class Drafts:
     """Table of the drafts of one run, read and written in a thread of its own."""
@@ -87,8 +82,8 @@ class Drafts:
         self._database = Database(url)
         self._database.write(lambda connection: _TABLES.create_all(connection))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafts")
-        self._waiting = dict[_Name, str | None]()
-        """Drafts to write in the next transaction, as they are stored; None to remove one."""
+        self._waiting = dict[tuple[str, str], str | None]()
+        """Drafts to write in the next transaction, by run and task, as they are stored; None to remove one."""
         self._writing = asyncio.Lock()
 
     async def load(self, run: str, task: str) -> Draft | None:
@@ -117,7 +112,7 @@ class Drafts:
         self._thread.shutdown(wait=True)
         self._database.close()
 
-    def _write_all(self, rows: dict[_Name, str | None], connection: sa.Connection) -> None:
+    def _write_all(self, rows: dict[tuple[str, str], str | None], connection: sa.Connection) -> None:
         for (run, task), record in rows.items():
             if record is None:
                 connection.execute(_DRAFTS.delete().where(self._under(run, task)))

@@ -23,8 +23,8 @@ from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
 from retroformer.integrations.gateway.answers import RecordedAnswer, forward, json_object
-from retroformer.integrations.gateway.runs import NothingToScore, Runs
-from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpack
+from retroformer.integrations.gateway.runs import NoAttemptToScore, Runs
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream, unpack
 
 _CHAT = "/chat/completions"
 _LONGEST_NAME = 500
@@ -65,12 +65,12 @@ class Gateway:
         recorded = run and request.method == "POST" and path.partition("?")[0] == _CHAT
         try:
             if recorded and (request.content_length or 0) <= LARGEST_BYTES:
-                return await self._recorded(request, path, run, task)
+                return await self._record_call(request, path, run, task)
             return await self._forward(request, path, request.content if request.can_read_body else None)
         except EndpointFailure as failure:
             return error_response(502, str(failure))
 
-    async def _recorded(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
+    async def _record_call(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
         body = await request.read()
         plain = unpack(body, request.headers.get("Content-Encoding", ""))
         asked = json_object(plain or b"")
@@ -106,10 +106,10 @@ class Gateway:
             given = Score.model_validate_json(await request.read())
             task = storable(given.task) or task
             if given.invalid:
-                receipt = await self._runs.invalid(run, task, given.cause)
+                receipt = await self._runs.discard(run, task, given.cause)
             else:
                 receipt = await self._runs.score(run, task, checked_score(given.score))
-        except NothingToScore as error:
+        except NoAttemptToScore as error:
             return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
         except ValidationError as error:
             return error_response(422, f"The score cannot be read: {first_fault(error)}.")
@@ -149,7 +149,7 @@ async def _no_such_route(request: web.Request) -> web.Response:
 
 def _names(request: web.Request) -> tuple[str, str]:
     """Return run and task of a request; empty if it names none. The path takes precedence."""
-    run, task = (unquote(request.headers.get(name, "")) for name in OWN_HEADERS)
+    run, task = (unquote(request.headers.get(name, "")) for name in RUN_HEADERS)
     return storable(request.match_info.get("run") or run)[:_LONGEST_NAME], storable(task)[:_LONGEST_NAME]
 
 

@@ -23,13 +23,13 @@ from retroformer.method.records import Outcome
 _LOGGER = logging.getLogger(__name__)
 _MOST_IN_MEMORY = 1000
 """Number of drafts in memory; the others are read from the store when they are used."""
-_PATIENCE_SECONDS = 5.0
+_SAVE_SECONDS = 5.0
 """Longest wait for a store that does not answer; then the agent gets the rest of its answer unrecorded."""
-_CHANCE = random.SystemRandom()
+_RANDOM = random.SystemRandom()
 """Draws the unadvised tasks."""
 
 
-class NothingToScore(ValueError):
+class NoAttemptToScore(ValueError):
     """A score for an attempt without a recorded call."""
 
 
@@ -96,20 +96,19 @@ class Runs:
         # An answer that comes after the score belongs to an attempt that is over.
         if answer is not None and (message := answer.message) is not None and draft.number == call.number:
             draft.add(call.sent, message, answer.usage)
-            draft.name_task()
             await self._save(call.run, call.task, draft)
 
     async def score(self, run: str, task: str, score: float) -> ScoreReceipt:
         """End an attempt with its score, from 0 to 1, and have the advice for the next one written.
 
         Raises:
-            NothingToScore: no call was recorded.
+            NoAttemptToScore: no call was recorded.
             StoreError: the store failed; the score can be given again.
         """
         draft = await self._idle_draft(run, task)
         async with draft.lock:
             if not draft.conversations:
-                raise NothingToScore(f"No call of the run {run!r} was recorded since its last score.")
+                raise NoAttemptToScore(f"No call of the run {run!r} was recorded since its last score.")
             story, recorder, start = draft.story, self._connection.recorder, self._connection.background.start
             trial, error = story.trial, ""
             kept = await asyncio.wrap_future(start(recorder.keep(story, draft.result(score))))
@@ -126,7 +125,7 @@ class Runs:
             await self._save(run, task, None if over else draft)
             return ScoreReceipt(story.task.id, trial, "" if over else story.advice, over, error)
 
-    async def invalid(self, run: str, task: str, cause: str) -> ScoreReceipt:
+    async def discard(self, run: str, task: str, cause: str) -> ScoreReceipt:
         """Discard an attempt that could not be carried out; its trial is repeated. Raises StoreError."""
         draft = await self._idle_draft(run, task)
         async with draft.lock:
@@ -150,7 +149,7 @@ class Runs:
         async with self._loading:
             draft = self._open.get((run, task)) or await self._drafts.load(run, task)
             if draft is None:
-                story = OpenTask.of({"id": task or run}, advised=_CHANCE.random() >= self._unadvised)
+                story = OpenTask.of({"id": task or run}, advised=_RANDOM.random() >= self._unadvised)
                 story.opening = ""
                 draft = Draft(story=story)
             self._open[run, task] = draft
@@ -164,7 +163,7 @@ class Runs:
     async def _save(self, run: str, task: str, draft: Draft | None) -> None:
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE_SECONDS):
+                async with asyncio.timeout(_SAVE_SECONDS):
                     await self._drafts.save(run, task, draft)
         except StoreError as error:
             _LOGGER.warning("The attempt of the run %r is kept in memory only: %s", run, error)

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import uvloop
 from aiohttp import web
@@ -26,16 +25,7 @@ _STOP_SECONDS = 5.0
 """Time that calls in flight have to end when the gateway is interrupted."""
 
 
-@dataclass(frozen=True)
-class GatewayOptions:
-    """Where the gateway forwards to, its port, and the share of the tasks without advice."""
-
-    upstream: str | None = None
-    port: int = 8100
-    unadvised: float = 0.1
-
-
-def run(config: LoadedConfig, options: GatewayOptions) -> None:
+def run(config: LoadedConfig, upstream: str | None, port: int, unadvised: float) -> None:
     """Serve until the process is interrupted; the address is printed once the gateway answers.
 
     Raises:
@@ -48,10 +38,10 @@ def run(config: LoadedConfig, options: GatewayOptions) -> None:
             f"{config.path}: environment.name is {config.experiment.environment.name!r}, but the gateway needs an "
             "agent of your own: set environment.name to agent."
         )
-    uvloop.run(_serve(config, options))
+    uvloop.run(_serve(config, upstream, port, unadvised))
 
 
-async def _serve(config: LoadedConfig, options: GatewayOptions) -> None:
+async def _serve(config: LoadedConfig, upstream: str | None, port: int, unadvised: float) -> None:
     experiment, stop = config.experiment, asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -65,12 +55,12 @@ async def _serve(config: LoadedConfig, options: GatewayOptions) -> None:
         stack.push_async_callback(asyncio.to_thread, connection.close)
         drafts = Drafts(experiment.store_url, experiment.name)
         stack.callback(drafts.close)
-        upstream = Upstream(SecretUrl(options.upstream or experiment.actor.endpoint.base_url or _PROVIDER))
-        stack.push_async_callback(upstream.close)
-        runs = Runs(connection, drafts, experiment.loop.trials, options.unadvised)
+        provider = Upstream(SecretUrl(upstream or experiment.actor.endpoint.base_url or _PROVIDER))
+        stack.push_async_callback(provider.close)
+        runs = Runs(connection, drafts, experiment.loop.trials, unadvised)
         heading = load_pack(experiment.actor.prompts, "agent").remember
         runner = web.AppRunner(
-            Gateway(upstream, runs, heading).app(),
+            Gateway(provider, runs, heading).app(),
             access_log=None,
             shutdown_timeout=_STOP_SECONDS,
             # A compressed request is forwarded as it is.
@@ -81,12 +71,14 @@ async def _serve(config: LoadedConfig, options: GatewayOptions) -> None:
         stack.push_async_callback(runner.cleanup)
         await runner.setup()
         try:
-            await web.TCPSite(runner, _HOST, options.port).start()
+            await web.TCPSite(runner, _HOST, port).start()
         except OSError as error:
             raise ServiceError(
-                f"The gateway cannot listen on {_HOST}:{options.port} ({error.strerror}): choose "
+                f"The gateway cannot listen on {_HOST}:{port} ({error.strerror}): choose "
                 "another --port, or 0 for a free one."
             ) from error
-        port = runner.addresses[0][1]
-        print(f"The gateway is at http://{_HOST}:{port}/v1, and of a run at .../runs/NAME/v1", flush=True)
+        print(
+            f"The gateway is at http://{_HOST}:{runner.addresses[0][1]}/v1, and of a run at .../runs/NAME/v1",
+            flush=True,
+        )
         await stop.wait()

@@ -14,7 +14,7 @@ from yarl import URL
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointFailure
 
-OWN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
+RUN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
 """Headers that name a run and its task; the provider does not get them."""
 _CONNECTION_HEADERS = {
     "connection",
@@ -82,9 +82,12 @@ class Upstream:
         """
         headers = _request_headers(request, changed=changed, read=read)
         headers.update(self._credentials)
+        path, mark, query = path.partition("?")
+        queries = "&".join(part for part in (query, self._query) if part)
+        target = URL(f"{self._address}{path}{'?' if queries or mark else ''}{queries}", encoded=True)
         try:
             answer = await self._session.request(
-                request.method, self._target(path), headers=headers, data=body, allow_redirects=False
+                request.method, target, headers=headers, data=body, allow_redirects=False
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EndpointFailure(
@@ -95,11 +98,6 @@ class Upstream:
         finally:
             # A connection whose answer was not read to its end is closed, so that the provider stops.
             answer.release() if answer.content.at_eof() else answer.close()
-
-    def _target(self, path: str) -> URL:
-        path, mark, query = path.partition("?")
-        queries = "&".join(part for part in (query, self._query) if part)
-        return URL(f"{self._address}{path}{'?' if queries or mark else ''}{queries}", encoded=True)
 
 
 def end_to_end_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
@@ -113,7 +111,7 @@ def end_to_end_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 def _request_headers(request: web.BaseRequest, *, changed: bool, read: bool) -> CIMultiDict[str]:
     headers = end_to_end_headers(request.headers)
-    for name in OWN_HEADERS:
+    for name in RUN_HEADERS:
         headers.popall(name, None)
     if changed:
         headers.popall(hdrs.CONTENT_LENGTH, None)

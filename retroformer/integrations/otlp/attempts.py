@@ -16,7 +16,7 @@ from retroformer.cases.case import Case, CaseAttempt, CaseTask, Score
 from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import parse_json
-from retroformer.integrations.otlp.conversation import enclosing, is_model_call, model_call, read_conversation
+from retroformer.integrations.otlp.conversation import is_model_call, model_call, outer_spans, read_conversation
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.wire import Span, validate
 from retroformer.method.conversation import content_text
@@ -30,12 +30,7 @@ _LISTS = tuple((f"{scope}{kind}s", kind) for scope in ("", "trace.") for kind in
 """Numbered attributes of OpenInference with scores, such as `evaluations.0.evaluation.score`."""
 
 _Id = Annotated[Name, Field(min_length=1), BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-_Advice = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        lambda value: (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-    ),
-]
+_Advice = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 _Scored = Annotated[Score, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value)]
 FACTS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
     "task_id": (TASK_ID, TypeAdapter(_Id)),
@@ -49,10 +44,6 @@ FACTS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
 """Attribute and type of each fact, by its name, which is its key in the metadata."""
 _SCORE_TYPE = FACTS["score"][1]
 _OBJECT = TypeAdapter(dict[str, Any])
-
-NO_CALLS = Skipped(reason="traces without a model call, a tool call or an output")
-NO_SCORE = Skipped(reason="traces without a score")
-ENDED_IN_ERROR = Skipped(reason="traces that ended in an error, without a score")
 
 
 def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
@@ -69,7 +60,7 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
     known = {span.identity: span for span in spans}
     heads: dict[tuple[str, str], list[Span]] = {}
     # Clocks are coarse: of spans that start at the same time, the outer one comes first.
-    for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in enclosing(span, known)))):
+    for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in outer_spans(span, known)))):
         heads.setdefault(_head(span, known), []).append(span)
     named = {trace for trace, head in heads if head}
     for (trace, head), members in heads.items():
@@ -88,7 +79,7 @@ def check(spans: Iterable[Span]) -> None:
 
 def _head(span: Span, known: Mapping[tuple[str, str], Span]) -> tuple[str, str]:
     """Return trace and id of the outermost span that names the task of this one; without an id if none does."""
-    naming = [around.span_id for around in (span, *enclosing(span, known)) if TASK_ID in around.attributes]
+    naming = [around.span_id for around in (span, *outer_spans(span, known)) if TASK_ID in around.attributes]
     return span.trace_id, naming[-1] if naming else ""
 
 
@@ -100,10 +91,11 @@ def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: s
     messages, steps, usage = read_conversation(spans, known)
     output = _first_text(spans, "output.value")
     if not (messages or steps or output):
-        return NO_CALLS
+        return Skipped(reason="traces without a model call, a tool call or an output")
     score = _score(spans, facts, wanted)
     if score is None:
-        return ENDED_IN_ERROR if spans[0].failed else NO_SCORE
+        in_error = " that ended in an error," if spans[0].failed else ""
+        return Skipped(reason=f"traces{in_error} without a score")
     asked = content_text(next((message.content for message in messages if message.role == "user"), None))
     task = facts.get("input") or asked or _first_text(spans, "input.value") or facts.get("task_id", "")
     return TracedAttempt(

@@ -57,7 +57,6 @@ class _Message(BaseModel):
     parts: list[dict[str, Any]]
 
 
-_PARTS: TypeAdapter[Any] = TypeAdapter(list[dict[str, Any]])
 _MESSAGES: TypeAdapter[Any] = TypeAdapter(list[_Message])
 
 Messages = tuple[ChatMessage, ...]
@@ -81,16 +80,16 @@ def read_conversation(
     merged: Messages = ()
     used = Usage()
     for span in spans:
-        if is_model_call(span) and not any(map(is_model_call, enclosing(span, known))):
+        if is_model_call(span) and not any(map(is_model_call, outer_spans(span, known))):
             request, answer, usage = model_call(span)
             shared = 0
-            while shared < min(len(merged), len(request)) and _is_repeated(merged[shared], request[shared]):
+            while shared < min(len(merged), len(request)) and _identity(merged[shared]) == _identity(request[shared]):
                 shared += 1
             merged, used = (*merged, *request[shared:], *answer), used + usage
     return merged, () if merged else tuple(_tool_steps(spans)), used
 
 
-def enclosing(span: Span, known: Mapping[tuple[str, str], Span]) -> Iterator[Span]:
+def outer_spans(span: Span, known: Mapping[tuple[str, str], Span]) -> Iterator[Span]:
     """Yield the spans around a span, the nearest first."""
     seen = {span.identity}
     around = known.get((span.trace_id, span.parent_id))
@@ -158,7 +157,7 @@ def _gen_ai(span: Span, direction: str) -> Iterator[ChatMessage]:
         place = span.place(name)
         read = parse_json(value, place) if isinstance(value, str) else value
         if name == _INSTRUCTIONS:
-            read = [{"role": "system", "parts": validate(_PARTS, read, place)}]
+            read = [{"role": "system", "parts": read}]
         yield from _read_messages([message.model_dump() for message in validate(_MESSAGES, read, place)], place)
 
 
@@ -179,10 +178,6 @@ def _tool_steps(spans: Sequence[Span]) -> Iterator[Step]:
             yield Step(action=f"{name or span.name}({arguments})", observation=result)
 
 
-def _is_repeated(one: ChatMessage, other: ChatMessage) -> bool:
-    """Return True if two messages say the same; clients change ids, empty contents and the form of arguments."""
-    first, second = (
-        (message.role, message.content or "", [call.function.name for call in message.tool_calls])
-        for message in (one, other)
-    )
-    return first == second
+def _identity(message: ChatMessage) -> tuple[Any, ...]:
+    """Return what clients keep when they repeat a message: not ids, empty contents and the form of arguments."""
+    return message.role, message.content or "", [call.function.name for call in message.tool_calls]

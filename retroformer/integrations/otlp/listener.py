@@ -42,12 +42,7 @@ class _Refusal(Exception):
 
 
 def serve(inbox: Path, port: int, announce: Callable[[str], None]) -> None:
-    """Serve until the process is interrupted, on the loopback interface only.
-
-    Args:
-        inbox: folder for the requests; it is created.
-        port: port to listen on; 0 takes any free one.
-        announce: gets the address of the route once the port is open.
+    """Serve until the process is interrupted, on the loopback interface only, and announce the address of the route.
 
     Raises:
         ServiceError: the port is taken.

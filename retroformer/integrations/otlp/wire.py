@@ -153,14 +153,10 @@ _TRACES = TypeAdapter(_Traces)
 
 
 def spans_of_json(value: Any, where: str) -> Iterator[Span]:
-    """Yield the spans of OTLP's JSON encoding.
-
-    Args:
-        value: an export request or trace data, as parsed JSON.
-        where: name of the input in an error, such as `Line 3 of traces.jsonl`.
+    """Yield the spans of an export request or of trace data, as parsed JSON.
 
     Raises:
-        MissingInput: a field is malformed; the sentence names it.
+        MissingInput: a field is malformed; the sentence names it and `where`, such as `Line 3 of traces.jsonl`.
     """
     traces: _Traces = validate(_TRACES, value, f"{where}: ", strict=None)
     for outer, resource in enumerate(traces.resource_spans):

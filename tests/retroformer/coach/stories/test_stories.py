@@ -32,7 +32,7 @@ def test_a_story_has_every_turn_in_order_and_the_way_that_the_method_went(store:
     # The second candidate has the highest return, .5, so the next advice is about it.
     assert [turn.place for turn in collected.chain] == ["0.0", "1.1", "2.0"]
     last = collected.turns[-1]
-    assert [turn.place for turn in collected.way_to(last)] == ["0.0", "1.1", "2.0"]
+    assert [turn.place for turn in collected.path_to(last)] == ["0.0", "1.1", "2.0"]
     assert last.previous == collected.turns[2].key
     assert collected.causes == ("EndpointFailure: the server answered 500",)
 

@@ -14,9 +14,9 @@ pytest.importorskip("aiohttp")
 service = pytest.importorskip("retroformer.integrations.gateway.service")
 
 
-def run(folder: Path, *overrides: str, **options: object) -> None:
+def run(folder: Path, *overrides: str, port: int = 0) -> None:
     config = open_config(write_gateway_config(folder, "http://127.0.0.1:9/v1"), *overrides)
-    service.run(config, service.GatewayOptions(**options))
+    service.run(config, upstream="http://127.0.0.1:9/v1", port=port, unadvised=0.1)
 
 
 def test_a_provider_that_is_down_is_a_502_whose_sentence_shows_no_password(tmp_path: Path) -> None:
@@ -45,4 +45,4 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(
             ServiceError, match=rf"^The gateway cannot listen on 127\.0\.0\.1:{port} \(.*another --port"
         ):
-            run(tmp_path, port=port, upstream="http://127.0.0.1:9/v1")
+            run(tmp_path, port=port)
