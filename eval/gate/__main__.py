@@ -2,8 +2,7 @@
 
 import asyncio
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,11 +11,6 @@ from retroformer.errors import run_command
 
 app = make_app()
 _HEADER = ("number", "time (UTC)", "what", "reflector", "before", "evidence or reason")
-
-
-class Baseline(StrEnum):
-    CURRENT = "current"
-    NONE = "none"
 
 
 @app.command(
@@ -29,8 +23,8 @@ def promote(
     overrides: Overrides,
     *,
     against: Annotated[
-        Baseline, typer.Option(help="Compare it with the current reflector, or with no advice.")
-    ] = Baseline.CURRENT,
+        Literal["current", "none"], typer.Option(help="Compare it with the current reflector, or with no advice.")
+    ] = "current",
 ) -> None:
     """Serve another adapter as reflector, if it is shown to be better.
 
@@ -40,7 +34,7 @@ def promote(
     """
     from .promote import decide, prepare
 
-    decision = asyncio.run(decide(prepare(config, overrides, adapter, against.value)))
+    decision = asyncio.run(decide(prepare(config, overrides, adapter, against)))
     if decision.promotion is None:
         sys.exit(decision.sentence)
     print(decision.sentence)

@@ -176,7 +176,7 @@ def is_inefficient(attempt: Trajectory) -> bool:
 
 
 def _valid_attempts(seed: SeedFacts, trials: int) -> dict[int, Trajectory]:
-    """Return the attempts by trial; one that the infrastructure spoiled says nothing about the agent."""
+    """Return the attempts by trial; an invalid one says nothing about the agent."""
     attempts = {trial: seed.attempts.get(trial) for trial in range(trials)}
     return {trial: made for trial, made in attempts.items() if made is not None and made.outcome is not Outcome.INVALID}
 
