@@ -21,7 +21,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, checked_score, read_result
@@ -58,7 +58,7 @@ class Advice(NamedTuple):
     """Name of the story, for `Reflector.outcome`."""
 
 
-class Reflector:
+class Reflector(AbstractContextManager["Reflector"]):
     """A served reflector, and the store in which its advice is rated.
 
     Use it from any number of threads and processes; a forked process opens a connection of its own.
@@ -233,9 +233,6 @@ class Reflector:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

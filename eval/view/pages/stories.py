@@ -10,7 +10,7 @@ from retroformer.coach.stories.reading import story_arms
 from retroformer.coach.stories.story import FLAGS
 from retroformer.run.store.marks import VERDICTS
 
-from ..index import SORTS, Index, Order
+from ..index import SORTS, Index
 from ..site import Page, Site
 
 _ROWS = 50
@@ -84,10 +84,6 @@ class StoryFilter:
             values["of_words"] = " ".join(f'"{word}"' for word in words)
         return " AND ".join(parts) or "1", values
 
-    @property
-    def order(self) -> Order:
-        return SORTS[self.sort]
-
 
 @dataclass(frozen=True)
 class StoryPage:
@@ -122,7 +118,9 @@ def story_page(index: Index, chosen: StoryFilter) -> StoryPage:
         (total,) = connection.execute(f"SELECT count(*) FROM story WHERE {condition}", values).fetchone()
         pages = max(1, -(-total // _ROWS))
         page = min(chosen.page, pages)
-        query = f"SELECT * FROM story WHERE {condition} ORDER BY {chosen.order.sql()} LIMIT {_ROWS} OFFSET :skipped"
+        query = (
+            f"SELECT * FROM story WHERE {condition} ORDER BY {SORTS[chosen.sort].sql()} LIMIT {_ROWS} OFFSET :skipped"
+        )
         rows = connection.execute(query, {**values, "skipped": (page - 1) * _ROWS}).fetchall()
     return StoryPage(rows, total, page, pages)
 
@@ -132,7 +130,7 @@ def neighbours(
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     """Return the stories before and after the one of this run, arm and task, in the chosen order; None at an end."""
     condition, values = chosen.where()
-    order = chosen.order
+    order = SORTS[chosen.sort]
 
     def nearest(connection: sqlite3.Connection, place: Mapping[str, Any], *, backwards: bool) -> Any:
         where = f"{condition} AND {order.after(backwards=backwards)}"

@@ -155,7 +155,7 @@ class Runs:
             self._open[run, task] = draft
             self._open.move_to_end((run, task))
             # A stored draft can be read again.
-            for name, other in list(self._open.items())[: max(0, len(self._open) - _MOST_IN_MEMORY)]:
+            for name, other in list(self._open.items())[:-_MOST_IN_MEMORY]:
                 if not other.in_flight and not other.lock.locked():
                     del self._open[name]
             return draft

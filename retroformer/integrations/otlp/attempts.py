@@ -16,7 +16,7 @@ from retroformer.cases.case import Case, CaseAttempt, CaseTask, Score
 from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import parse_json
-from retroformer.integrations.otlp.conversation import is_model_call, model_call, outer_spans, read_conversation
+from retroformer.integrations.otlp.conversation import outer_spans, read_conversation
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.wire import Span, validate
 from retroformer.method.conversation import content_text
@@ -67,14 +67,6 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
         # If some spans of a trace name tasks, spans outside of those belong to no attempt.
         if head or trace not in named:
             yield _attempt(members, known, score)
-
-
-def check(spans: Iterable[Span]) -> None:
-    """Check all that can be validate span by span. Raises MissingInput."""
-    for span in spans:
-        facts_of(span)
-        if is_model_call(span):
-            model_call(span)
 
 
 def _head(span: Span, known: Mapping[tuple[str, str], Span]) -> tuple[str, str]:

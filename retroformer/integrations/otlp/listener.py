@@ -23,7 +23,8 @@ from starlette.routing import Route
 from retroformer.errors import MissingInput, ServiceError
 from retroformer.files.bounded import parse_json, size
 from retroformer.files.durable import replacing
-from retroformer.integrations.otlp.attempts import check
+from retroformer.integrations.otlp.attempts import facts_of
+from retroformer.integrations.otlp.conversation import is_model_call, model_call
 from retroformer.integrations.otlp.files import MESSAGE_BYTES
 from retroformer.integrations.otlp.wire import spans_of_json, spans_of_protobuf
 
@@ -110,11 +111,15 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
     try:
         if kind == _JSON:
             value = parse_json(content.decode("utf-8"), "The request")
-            check(spans_of_json(value, "The request"))
+            spans = spans_of_json(value, "The request")
             # A file of JSON has one request a line.
             suffix, kept = ".json", json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         else:
-            check(spans_of_protobuf(content, "The request"))
+            spans = spans_of_protobuf(content, "The request")
+        for span in spans:
+            facts_of(span)
+            if is_model_call(span):
+                model_call(span)
     except MissingInput as error:
         raise _Refusal(400, str(error)) from None
     except UnicodeDecodeError:
