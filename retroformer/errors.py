@@ -30,7 +30,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from retroformer.endpoint.secrets.redaction import guard_output, redacted
+from retroformer.endpoint.secrets.redaction import guard_output, redact
 
 if TYPE_CHECKING:
     from retroformer.method.records import Usage
@@ -47,7 +47,7 @@ class RetroformerError(Exception):
     """Exit status of a command that this error ends."""
 
     def __init__(self, *words: object) -> None:
-        super().__init__(*(redacted(word) if isinstance(word, str) else word for word in words))
+        super().__init__(*(redact(word) if isinstance(word, str) else word for word in words))
 
 
 class ConfigError(RetroformerError, ValueError):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import threading
 from typing import Annotated
 
@@ -40,9 +41,9 @@ def serve(
     from retroformer.config.file import load_domains
 
     from . import endpoint
-    from .supervisor import first_line_of_input, when_input_closes
+    from .supervisor import when_input_closes
 
-    more = json.loads(first_line_of_input() or "[]") if more_from_input else []
+    more = json.loads(sys.stdin.buffer.readline() or b"[]") if more_from_input else []
     # Base, adapters and settings of the server are the same for all domains.
     experiment = load_domains(config, [*more, *overrides])[0]
     stop = threading.Event()

@@ -61,7 +61,7 @@ class OpenAI:
         ]
         if hand_over:
             routes.append(Route("/v1/load_lora_adapter", self.hand_over, methods=["POST"]))
-            routes.append(Route("/v1/unload_lora_adapter", self.take_back, methods=["POST"]))
+            routes.append(Route("/v1/unload_lora_adapter", self.unload_handed_over, methods=["POST"]))
         return routes
 
     @property
@@ -80,27 +80,28 @@ class OpenAI:
     async def complete(self, request: Request) -> Response:
         return await self._respond(request, CompletionRequest.parse(await read_json(request)))
 
-    async def _respond(self, request: Request, asked: GenerationRequest) -> Response:
-        if not asked.stream:
-            outputs = await while_connected(request, self._answers.write(asked))
-            return JSONResponse(_response(asked, outputs))
-        outputs_so_far = self._answers.stream(asked)
+    async def _respond(self, request: Request, body: GenerationRequest) -> Response:
+        if not body.stream:
+            outputs = await while_connected(request, self._answers.write(body))
+            choices = [choice_of(body, number, output) for number, output in enumerate(outputs)]
+            return JSONResponse({**_head(body), "choices": choices, "usage": usage_of(body, outputs)})
+        outputs_so_far = self._answers.stream(body)
         # A request that is refused gets its status, which a stream that has begun cannot have.
         first = await while_connected(request, anext(outputs_so_far))
-        return StreamingResponse(_events(asked, first, outputs_so_far), media_type="text/event-stream")
+        return StreamingResponse(_events(body, first, outputs_so_far), media_type="text/event-stream")
 
     async def hand_over(self, request: Request) -> Response:
         """Load an adapter; the response proves what was read, where vLLM's is a sentence only."""
-        asked = AdapterRequest.parse(await read_json(request))
+        body = AdapterRequest.parse(await read_json(request))
         served = self._answers.served
-        model = await asyncio.to_thread(served.hand_over, asked.lora_name, asked.lora_path)
+        model = await asyncio.to_thread(served.hand_over, body.lora_name, body.lora_path)
         here = served.provenance.model_dump(include={"dtype", "quantization"})
-        return JSONResponse({"lora_name": asked.lora_name, **model.model_dump(), **here})
+        return JSONResponse({"lora_name": body.lora_name, **model.model_dump(), **here})
 
-    async def take_back(self, request: Request) -> Response:
-        asked = AdapterRequest.parse(await read_json(request))
-        await asyncio.to_thread(self._answers.served.take_back, asked.lora_name)
-        return JSONResponse(f"Unloaded {asked.lora_name}.")
+    async def unload_handed_over(self, request: Request) -> Response:
+        body = AdapterRequest.parse(await read_json(request))
+        await asyncio.to_thread(self._answers.served.unload_handed_over, body.lora_name)
+        return JSONResponse(f"Unloaded {body.lora_name}.")
 
     async def provenance(self, _: Request) -> Response:
         return Response(self._answers.served.provenance.model_dump_json(), media_type="application/json")
@@ -117,33 +118,27 @@ class OpenAI:
         return JSONResponse({"status": "ready"})
 
 
-def _response(asked: GenerationRequest, outputs: Sequence[Output]) -> dict[str, Any]:
-    """Return the response to a request that does not stream."""
-    choices = [choice_of(asked, number, output) for number, output in enumerate(outputs)]
-    return {**_head(asked), "choices": choices, "usage": usage_of(asked, outputs)}
-
-
-def usage_of(asked: GenerationRequest, outputs: Sequence[Output]) -> dict[str, int]:
+def usage_of(body: GenerationRequest, outputs: Sequence[Output]) -> dict[str, int]:
     """Return the numbers of tokens, in OpenAI's form."""
-    prompt_tokens = sum(output.prompt_tokens for output in outputs[:: asked.n])
+    prompt_tokens = sum(output.prompt_tokens for output in outputs[:: body.n])
     completion_tokens = sum(output.completion_tokens for output in outputs)
     total_tokens = prompt_tokens + completion_tokens
     return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total_tokens}
 
 
-def _head(asked: GenerationRequest) -> dict[str, Any]:
-    prefix, kind = ("chatcmpl", "chat.completion") if isinstance(asked, ChatRequest) else ("cmpl", "text_completion")
-    is_chunk = asked.stream and prefix == "chatcmpl"
+def _head(body: GenerationRequest) -> dict[str, Any]:
+    prefix, kind = ("chatcmpl", "chat.completion") if isinstance(body, ChatRequest) else ("cmpl", "text_completion")
+    is_chunk = body.stream and prefix == "chatcmpl"
     head = {"id": f"{prefix}-{secrets.token_hex(12)}", "object": f"{kind}.chunk" if is_chunk else kind}
-    return {**head, "created": int(time.time()), "model": asked.model}
+    return {**head, "created": int(time.time()), "model": body.model}
 
 
-def choice_of(asked: GenerationRequest, number: int, output: Output) -> dict[str, Any]:
+def choice_of(body: GenerationRequest, number: int, output: Output) -> dict[str, Any]:
     """Return an answer as one of the choices of a response."""
-    is_chat, text = isinstance(asked, ChatRequest), asked.echoed(number) + output.text
+    is_chat, text = isinstance(body, ChatRequest), body.echoed(number) + output.text
     choice: dict[str, Any] = {"index": number, "finish_reason": output.finish_reason, "logprobs": None}
     choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
-    if asked.with_tokens:
+    if body.with_tokens:
         names = [f"token_id:{token}" for token in output.tokens]
         pairs = zip(names, output.log_probs, strict=True)
         content = [{"token": name, "logprob": log_prob} for name, log_prob in pairs]
@@ -153,11 +148,11 @@ def choice_of(asked: GenerationRequest, number: int, output: Output) -> dict[str
 
 
 async def _events(
-    asked: GenerationRequest, first: dict[int, Output], later: AsyncIterator[dict[int, Output]]
+    body: GenerationRequest, first: dict[int, Output], later: AsyncIterator[dict[int, Output]]
 ) -> AsyncIterator[str]:
     """Yield the events of a stream. A failure is the last event before `DONE`."""
-    head, is_chat = _head(asked), isinstance(asked, ChatRequest)
-    sent = [0] * asked.answers
+    head, is_chat = _head(body), isinstance(body, ChatRequest)
+    sent = [0] * body.answers
 
     def event(number: int, reason: str | None, part: dict[str, Any]) -> str:
         choice = {"index": number, "finish_reason": reason, "logprobs": None, **part}
@@ -166,14 +161,14 @@ async def _events(
     def events(outputs: dict[int, Output]) -> str:
         parts = []
         for number, output in outputs.items():
-            text = asked.echoed(number) + output.text
+            text = body.echoed(number) + output.text
             piece, sent[number] = text[sent[number] :], len(text)
             if piece or output.finish_reason:
                 part = {"delta": {"content": piece} if piece else {}} if is_chat else {"text": piece}
                 parts.append(event(number, output.finish_reason, part))
         return "".join(parts)
 
-    for number in range(asked.answers if is_chat else 0):
+    for number in range(body.answers if is_chat else 0):
         yield event(number, None, {"delta": {"role": "assistant", "content": ""}})
     try:
         yield events(first)

@@ -68,9 +68,8 @@ def run(
         ServiceError: the port is in use, or a process could not start, or keeps dying or does not respond.
     """
     config = experiment.serve
-    require_safe_host(config)
+    check_host(config)
     settings = _worker_settings(experiment, follow=not of_stage)
-    warn_unless_loopback(config.host, bool(settings.api_keys))
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     key = next(iter(settings.api_keys), "")
@@ -88,7 +87,7 @@ def run(
         services.append(
             Service(
                 "worker",
-                [f"{__package__}.worker", f"--socket={listening.fileno()}"],
+                [f"{__package__}.worker", str(listening.fileno())],
                 logs / "worker.log",
                 _environment(config),
                 lambda seconds: worker.get(HEALTH, seconds)[0] == httpx.codes.OK,
@@ -170,8 +169,11 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def require_safe_host(config: Serve) -> None:
-    """Raise ConfigError if anyone in the network could load adapters, or use a server that seems to ask for keys."""
+def check_host(config: Serve) -> None:
+    """Log a warning if the endpoint is open to the network.
+
+    Raises ConfigError if anyone there could load adapters, or use a server that seems to ask for keys.
+    """
     if is_loopback(config.host):
         return
     if config.hand_over and config.api_key_env is None:
@@ -184,18 +186,13 @@ def require_safe_host(config: Serve) -> None:
             f"serve.controller opens routes without a key at serve.host={config.host}, since FastChat sends none: stay "
             "on 127.0.0.1, or leave serve.controller or serve.api_key_env out."
         )
-
-
-def warn_unless_loopback(host: str, asks_for_key: bool = False) -> None:
-    """Log a warning if the endpoint is open to the network."""
-    if not is_loopback(host):
-        logger.warning(
-            "serve.host=%s OPENS THIS SERVER TO THE NETWORK. %s may use it, and anyone who listens there can read "
-            "the requests, the answers and the keys (serve.api_key_env). Put a proxy with TLS in front of it, or stay "
-            "on 127.0.0.1.",
-            host,
-            "Anyone with one of its API keys" if asks_for_key else "EVERYONE there",
-        )
+    logger.warning(
+        "serve.host=%s OPENS THIS SERVER TO THE NETWORK. %s may use it, and anyone who listens there can read the "
+        "requests, the answers and the keys (serve.api_key_env). Put a proxy with TLS in front of it, or stay on "
+        "127.0.0.1.",
+        config.host,
+        "Anyone with one of its API keys" if config.api_key_env else "EVERYONE there",
+    )
 
 
 def _environment(config: Serve) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Our worker as FastChat's servers see it: registered at their controller, and asked in their protocol.
+"""Our worker as FastChat's servers see it: registered at their controller, and body in their protocol.
 
 FastChat's own worker is not used: it fails on transformers 5, counts requests with a semaphore that leaks on every
 error, and holds a thread for each request.
@@ -50,15 +50,14 @@ class FastChatWorker:
     def start(self, answers: Answers) -> None:
         """Register at the controller, and keep registered, with all names that are served.
 
-        Raises:
-            ConfigError: FastChat cannot write the prompts of this model.
+        Raises ConfigError if FastChat cannot write the prompts of this model.
         """
         self._answers, self._template = answers, conversation_template(answers.model.render)
-        threading.Thread(target=self._keep_registered, name="controller", daemon=True).start()
+        threading.Thread(target=self._stay_registered, name="controller", daemon=True).start()
 
     def routes(self) -> list[Route]:
         """Return the routes that the controller and FastChat's API server call. They send no key."""
-        facts: dict[str, Callable[[], Any]] = {
+        replies: dict[str, Callable[[], Any]] = {
             "/worker_get_status": lambda: _status(self._answers),
             "/worker_get_conv_template": lambda: {"conv": self._template},
             "/model_details": lambda: {"context_length": self._answers.model.context_tokens},
@@ -66,28 +65,28 @@ class FastChatWorker:
         }
 
         async def respond(request: Request) -> Response:
-            return JSONResponse(facts[request.url.path]())
+            return JSONResponse(replies[request.url.path]())
 
         generating = {"/worker_generate": self._generate, "/worker_generate_stream": self._stream}
-        handlers = {**generating, "/count_token": self._count, **dict.fromkeys(facts, respond)}
+        handlers = {**generating, "/count_token": self._count, **dict.fromkeys(replies, respond)}
         return [Route(path, handler, methods=["POST"]) for path, handler in handlers.items()]
 
     async def _generate(self, request: Request) -> Response:
         try:
-            asked = _completion(await read_json(request), stream=False)
-            (output,) = await while_connected(request, self._answers.write(asked))
+            body = _completion(await read_json(request), stream=False)
+            (output,) = await while_connected(request, self._answers.write(body))
         except RequestError as refusal:
             return JSONResponse(_refusal(refusal))
-        return JSONResponse(_piece(asked, output))
+        return JSONResponse(_piece(body, output))
 
     async def _stream(self, request: Request) -> Response:
         fields = await read_json(request)
 
         async def pieces() -> AsyncIterator[bytes]:
             try:
-                asked = _completion(fields, stream=True)
-                async for latest in self._answers.stream(asked):
-                    yield json.dumps(_piece(asked, latest[0])).encode() + PIECE_END
+                body = _completion(fields, stream=True)
+                async for latest in self._answers.stream(body):
+                    yield json.dumps(_piece(body, latest[0])).encode() + PIECE_END
             except RequestError as refusal:
                 yield json.dumps(_refusal(refusal)).encode() + PIECE_END
 
@@ -101,8 +100,8 @@ class FastChatWorker:
             count = model.context_tokens + 1 if prompt else 0
         return JSONResponse({"count": count, "error_code": 0})
 
-    def _keep_registered(self) -> None:
-        answers, registered, beaten, failure = self._answers, list[str](), time.monotonic(), ""
+    def _stay_registered(self) -> None:
+        answers, registered, last_beat, failure = self._answers, list[str](), time.monotonic(), ""
         with httpx.Client(base_url=self._controller, trust_env=False, timeout=10) as controller:
             while True:
                 try:
@@ -111,11 +110,11 @@ class FastChatWorker:
                         status = _status(answers)
                         body = {"worker_name": self._address, "check_heart_beat": True, "worker_status": status}
                         controller.post("/register_worker", json={**body, "multimodal": False}).raise_for_status()
-                        registered, beaten = status["model_names"], time.monotonic()
-                    elif time.monotonic() - beaten > HEARTBEAT_SECONDS:
+                        registered, last_beat = status["model_names"], time.monotonic()
+                    elif time.monotonic() - last_beat > HEARTBEAT_SECONDS:
                         beat = {"worker_name": self._address, "queue_length": answers.load}
                         is_known = controller.post("/receive_heart_beat", json=beat).json()["exist"]
-                        registered, beaten = registered if is_known else [], time.monotonic()
+                        registered, last_beat = registered if is_known else [], time.monotonic()
                     failure = ""
                 except (httpx.HTTPError, ValueError, KeyError) as error:
                     if str(error) != failure:
@@ -188,10 +187,10 @@ def _completion(fields: dict[str, Any], *, stream: bool) -> CompletionRequest:
     return CompletionRequest.parse({**fields, "max_tokens": limit, "stream": stream})
 
 
-def _piece(asked: CompletionRequest, output: Output) -> dict[str, Any]:
-    choice = choice_of(asked, 0, output)
+def _piece(body: CompletionRequest, output: Output) -> dict[str, Any]:
+    choice = choice_of(body, 0, output)
     text = {name: choice[name] for name in ("text", "finish_reason", "logprobs") if choice[name] is not None}
-    return {"finish_reason": None, **text, "error_code": 0, "usage": usage_of(asked, [output])}
+    return {"finish_reason": None, **text, "error_code": 0, "usage": usage_of(body, [output])}
 
 
 def _refusal(refusal: RequestError) -> dict[str, Any]:

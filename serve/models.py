@@ -38,8 +38,6 @@ MAX_ADAPTERS = 8
 ADAPTER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """Allowed names of handed-over adapters. Training names its adapters after their folders, whose names are no longer."""
 _POLL_SECONDS = 1.0
-_KEEP_SECONDS = 60.0
-"""Time for which a replaced adapter stays loaded at least: a request that has chosen it may not have begun."""
 MAX_FOLDER_BYTES = 16 * 1024**3
 """Limit of the files in an adapter's folder, which is read whole. Rank 256 on all layers of a 70B model has 13 GB."""
 
@@ -62,36 +60,33 @@ class Target(NamedTuple):
     """True if the answer is an empty text, as no adapter is promoted; nothing is computed."""
 
 
-def served_targets(
+def name_targets(
     base: Path, names: ServedNames, template_settings: Mapping[str, JsonValue] | None = None
 ) -> dict[str, Target]:
-    """Return the target of every name: base, adapters, aliases, best-of names, each also as NAME@HASH."""
+    """Return the target of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
+
+    The engine names an adapter after its folder.
+    """
     template_sha256 = chat_template_sha256(base, template_settings)
     plain = ServedModel(base_sha256=folder_sha256(base), adapter_sha256=None, chat_template_sha256=template_sha256)
     targets = {"base": Target(plain, BASE)}
-    for number, (name, folder) in enumerate(names.adapters.items()):
+    for name, folder in names.adapters.items():
         model = plain.model_copy(update={"adapter_sha256": folder_sha256(folder)})
-        targets[name] = Target(model, f"adapter{number}")
+        targets[name] = Target(model, str(folder))
     targets |= {alias: targets[name] for alias, name in names.aliases.items()}
-    rewards = reward_names(names)
     for name, folder in names.best_of.items():
         parsed = best_of(name)
         assert parsed is not None, f"{name} is not a best-of name"
         target = targets[parsed.model]
         model = target.model.model_copy(update={"reward_sha256": folder_sha256(folder)})
-        targets[name] = target._replace(model=model, answers=parsed.answers, reward=rewards[folder])
-    return with_pinned(targets)
+        targets[name] = target._replace(model=model, answers=parsed.answers, reward=str(folder))
+    return add_pinned_names(targets)
 
 
-def with_pinned(targets: Mapping[str, Target]) -> dict[str, Target]:
+def add_pinned_names(targets: Mapping[str, Target]) -> dict[str, Target]:
     """Return the targets, and each also under NAME@HASH."""
     hashes = {name: target.model.trained_sha256 or target.model.base_sha256 for name, target in targets.items()}
     return {**targets, **{f"{name}@{hashes[name][:PINNED_DIGITS]}": target for name, target in targets.items()}}
-
-
-def reward_names(names: ServedNames) -> dict[Path, str]:
-    """Return the engine's names of reward models by folder."""
-    return {folder: f"reward{number}" for number, folder in enumerate(dict.fromkeys(names.best_of.values()))}
 
 
 class ServedModels:
@@ -102,7 +97,7 @@ class ServedModels:
         self.targets = targets
         self.changing = threading.RLock()
         """Held while the served names are replaced."""
-        self._here: dict[str, Any] = {
+        self._facts: dict[str, Any] = {
             "dtype": dtype,
             "quantization": model.quantization,
             "versions": package_versions(),
@@ -114,7 +109,7 @@ class ServedModels:
     @property
     def provenance(self) -> Provenance:
         """The hashes of all served models, and what they run on."""
-        return Provenance(models={name: target.model for name, target in self.targets.items()}, **self._here)
+        return Provenance(models={name: target.model for name, target in self.targets.items()}, **self._facts)
 
     def load(self, folder: Path) -> str:
         """Load an adapter and return the engine's name of it. Raises MissingInput."""
@@ -122,13 +117,6 @@ class ServedModels:
         name = f"loaded{next(self._numbers)}"
         self._model.load_adapter(name, folder)
         return name
-
-    def unload_if_unused(self, adapter: str) -> bool:
-        """Unload an adapter, by the engine's name, unless requests for it are not finished; return True if it was."""
-        if self._engine.works_on(adapter):
-            return False
-        self._model.unload_adapter(adapter)
-        return True
 
     def replace(self, gone: Collection[str], targets: Mapping[str, Target]) -> None:
         """Serve these targets in place of the names in `gone`."""
@@ -163,14 +151,14 @@ class ServedModels:
             self.replace((), {name: Target(served, adapter)})
             return served
 
-    def take_back(self, name: str) -> None:
+    def unload_handed_over(self, name: str) -> None:
         """Unload an adapter that a client has handed over, unless requests for it are not finished (RequestError)."""
         with self.changing:
             if name not in self._handed_over:
                 raise RequestError(404, f"No adapter {name[:300]!a} was handed over.")
-            if not self.unload_if_unused(self._handed_over[name]):
+            if self._engine.uses_adapter(self._handed_over[name]):
                 raise RequestError(409, f"Requests for {name!r} are not finished.")
-            del self._handed_over[name]
+            self._model.unload_adapter(self._handed_over.pop(name))
             self.replace({name}, {})
 
 
@@ -191,17 +179,16 @@ def _require_readable(folder: Path) -> None:
 class PromotedReflector:
     """The name `reflector`, with its pinned and best-of-n names: the promoted adapter of a run.
 
-    The old adapter stays loaded until the requests that began with it are finished.
+    Replaced adapters stay loaded: a request that has chosen one may not have begun, and a rollback serves it again.
     """
 
     def __init__(self, served: ServedModels, history: History) -> None:
         self._served, self._history = served, history
         self._records = 0
         """Number of the records that are served."""
-        self._loaded: tuple[PromotedAdapter, str] | None = None
-        """The served adapter, with its name in the engine."""
-        self._replaced: dict[str, float] = {}
-        """Adapters that are no longer served, by their names in the engine, and since when."""
+        self._engine_names: dict[str, str] = {}
+        """The engine's names of adapters by their hashes."""
+        self._current: PromotedAdapter | None = None
 
     def update(self) -> None:
         """Serve the adapter that is current now. Nothing changes before the first promotion of a run.
@@ -213,11 +200,11 @@ class PromotedReflector:
             return
         records = self._history.records()
         adapter = current_of(records)
-        if adapter is None:
-            self._serve("", None)
-        elif self._loaded is None or self._loaded[0].sha256 != adapter.sha256:
-            self._serve(self._served.load(self._history.folder_of(adapter)), adapter)
-        self._records = len(records)
+        if adapter is not None and adapter.sha256 not in self._engine_names:
+            self._engine_names[adapter.sha256] = self._served.load(self._history.folder_of(adapter))
+        if adapter is None or self._current is None or self._current.sha256 != adapter.sha256:
+            self._serve(adapter)
+        self._current, self._records = adapter, len(records)
 
     def follow(self) -> None:
         """Keep serving the current adapter. An update that fails is logged once, and the served adapter stays."""
@@ -231,11 +218,11 @@ class PromotedReflector:
                 if str(error) != failure:
                     logger.error("reflector stays as it is: %s", error)
                 failure = str(error)
-            self._unload_unused()
 
-    def _serve(self, engine_name: str, adapter: PromotedAdapter | None) -> None:
+    def _serve(self, adapter: PromotedAdapter | None) -> None:
         # What answers with an empty text is not the base, and facts of the two must not be mixed.
         changes = {"adapter_sha256": adapter.sha256} if adapter else {"base_sha256": NO_ADVICE}
+        engine_name = self._engine_names[adapter.sha256] if adapter else ""
         with self._served.changing:
             targets = self._served.targets
             names = {name for name in targets if name.partition("@")[0].partition("+")[0] == REFLECTOR}
@@ -244,13 +231,5 @@ class PromotedReflector:
             for name in (name for name in names if "+" in name and "@" not in name):
                 model = served.model_copy(update={"reward_sha256": targets[name].model.reward_sha256})
                 new[name] = targets[name]._replace(model=model, adapter=engine_name, silent=adapter is None)
-            self._served.replace(names, with_pinned(new) if adapter else new)
-        if self._loaded is not None:
-            self._replaced[self._loaded[1]] = time.monotonic()
-        self._loaded = (adapter, engine_name) if adapter else None
+            self._served.replace(names, add_pinned_names(new) if adapter else new)
         logger.warning("reflector is %s from now on.", name_of(adapter))
-
-    def _unload_unused(self) -> None:
-        for name, since in list(self._replaced.items()):
-            if time.monotonic() - since > _KEEP_SECONDS and self._served.unload_if_unused(name):
-                del self._replaced[name]

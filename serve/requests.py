@@ -34,7 +34,6 @@ STOP_TOKENS = 1024
 LARGEST_COUNT = 2**31 - 1
 """Limit of `max_tokens` and `top_k`."""
 
-_TYPES = frozenset({"str", "int", "float", "bool", "constrained-int"})
 _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("best_of", "length_penalty", "repetition_penalty"), (1,)),
     **dict.fromkeys(("echo", "logprobs", "store", "use_beam_search"), (False,)),
@@ -60,9 +59,7 @@ class _Body(BaseModel):
             return cls.model_validate(body)
         except ValidationError as error:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # After the name of a field with several types, pydantic puts the name of the type.
-        path = [part for part in fault["loc"] if not (isinstance(part, str) and ("[" in part or part in _TYPES))]
-        field = shorten_name(".".join(map(str, path)))
+        field = shorten_name(".".join(map(str, fault["loc"])))
         message = "not supported here" if fault["type"] == "extra_forbidden" else fault["msg"]
         raise RequestError(400, f"{field}: {message.removeprefix('Value error, ')}.", field)
 
@@ -141,7 +138,7 @@ class GenerationRequest(_Strict):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
     """The default is FastChat's."""
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    top_k: Literal[-1] | Count = -1
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST_COUNT)] = -1
     n: Annotated[int, Field(ge=1, le=ANSWERS)] = 1
     max_tokens: Count | None = None
     """Tokens of an answer; None: as many as the context holds."""
@@ -223,7 +220,7 @@ class CompletionRequest(GenerationRequest):
     """A request to /v1/completions, with prompts in text or one prompt in token ids, as in vLLM."""
 
     # Here logprobs=0 has an effect: it requests the log-probabilities of the answer's own tokens.
-    prompt: Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]
+    prompt: Annotated[list[Any], BeforeValidator(_prompts)]
     max_tokens: Count = 16
     echo: bool = False
     logprobs: Literal[0] | None = None

@@ -28,7 +28,7 @@ from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
 
 logger = logging.getLogger(__name__)
 
-UNUSABLE = frozenset("@+= ")
+RESERVED_CHARACTERS = frozenset("@+= ")
 """Characters with a meaning in model names."""
 
 
@@ -74,8 +74,8 @@ def served_names(experiment: Experiment) -> ServedNames:
 
     Raises:
         MissingInput: a folder of `serve.adapters` has no adapter.
-        ConfigError: a name of `serve.adapters` is reserved or has a character of `UNUSABLE`, or an adapter was trained
-            on prompts that this server would not write, or adapters were trained on different weights.
+        ConfigError: a name of `serve.adapters` is reserved, or an adapter was trained on prompts that this server would
+            not write, or adapters were trained on different weights.
     """
     advisers, here = finished_advisers(experiment), experiment.train.chat_template_kwargs
     actors = [name for name in ACTORS if has_adapter(experiment.folder / name)]
@@ -83,7 +83,7 @@ def served_names(experiment: Experiment) -> ServedNames:
     aliases = {REFLECTOR: advisers[-1]} if advisers else {}
     for name, location in experiment.serve.adapters.items():
         folder = adapter_folder(location)
-        if name == "base" or not name or set(name) & UNUSABLE:
+        if name == "base" or not name or set(name) & RESERVED_CHARACTERS:
             raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
         if not has_adapter(folder):
             raise MissingInput(

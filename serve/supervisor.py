@@ -177,18 +177,9 @@ def supervise(services: Sequence[Service], ready: Callable[[], None], stop: thre
 
 def read_first_line() -> str:
     """Return the first line of standard input; exit this process when the input closes, as its supervisor has died."""
-    line = first_line_of_input()
+    line = sys.stdin.buffer.readline().decode()
     when_input_closes(lambda: os._exit(1))
     return line
-
-
-def first_line_of_input() -> str:
-    """Read one line. What follows it is not used: `when_input_closes` waits for the end of the input alone."""
-    read = b""
-    while b"\n" not in read and (chunk := os.read(0, 65536)):
-        read += chunk
-    line, end, _ = read.partition(b"\n")
-    return (line + end).decode()
 
 
 def when_input_closes(call: Callable[[], object]) -> None:

@@ -1,9 +1,9 @@
 """The process that holds the models and answers over HTTP: directly, and to FastChat where it is registered there.
 
-The supervisor starts it with the socket to listen on, and tells it what to serve in the first line of its input.
+The supervisor starts it with the file descriptor of the socket to listen on, and writes its WorkerSettings to the first
+line of its input.
 """
 
-import argparse
 import asyncio
 import socket
 import threading
@@ -24,7 +24,7 @@ from .engine.engine import Engine
 from .engine.model import Model
 from .guards import BoundedConnection, Guards, allow_many_files
 from .memory_check import require_memory
-from .models import PromotedReflector, ServedModels, reward_names, served_targets
+from .models import PromotedReflector, ServedModels, name_targets
 from .served_names import WorkerSettings
 from .supervisor import read_first_line
 
@@ -37,11 +37,11 @@ def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     torch.set_num_threads(settings.threads)
     names, template_settings = settings.names, settings.chat_template_kwargs
     base = base_model_folder(settings.base_model)
-    targets = served_targets(base, names, template_settings)
+    targets = name_targets(base, names, template_settings)
     dtype = serving_dtype(settings.dtype, base, torch)
     require_memory(base, dtype, names.quantization)
-    adapters = {targets[name].adapter: folder for name, folder in names.adapters.items()}
-    rewards = {name: folder for folder, name in reward_names(names).items()}
+    adapters = {str(folder): folder for folder in names.adapters.values()}
+    rewards = {str(folder): folder for folder in names.best_of.values()}
     model = Model(base, adapters, dtype, rewards, template_settings, names.quantization)
     engine = Engine(model, MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU)
     served = ServedModels(model, engine, targets, dtype)
@@ -83,12 +83,9 @@ async def serve(settings: WorkerSettings, listening: socket.socket) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--socket", type=int, required=True, help="file descriptor")
-    arguments = parser.parse_args(argv)
     settings = WorkerSettings.model_validate_json(read_first_line())
     allow_many_files()
-    asyncio.run(serve(settings, socket.socket(fileno=arguments.socket)))
+    asyncio.run(serve(settings, socket.socket(fileno=int(argv[0]))))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from retroformer.config.experiment import Experiment
-from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import DamagedFile, MissingInput
 from retroformer.files import durable
 from retroformer.files.bounded import MIB, read_bytes
@@ -72,4 +72,4 @@ def _redacted(value: Any) -> Any:
         return {name: part if name in ("arm", "arms") else _redacted(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return tuple(map(_redacted, value))
-    return redacted(value) if isinstance(value, str) else value
+    return redact(value) if isinstance(value, str) else value

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from retroformer.agents.messages import final_text, kept_messages, steps_of
-from retroformer.endpoint.answers import without_thinking
+from retroformer.endpoint.answers import strip_thinking
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
 from retroformer.method.conversation import ChatMessage
@@ -69,7 +69,7 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         raise ValueError(f"there is no answer to rate: return a text, steps, messages or an output{_hint(value)}")
     messages = None if form.messages is None else kept_messages(form.messages)
     steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(messages or ())))
-    output = final_text(steps) if form.output is None else without_thinking(form.output)
+    output = final_text(steps) if form.output is None else strip_thinking(form.output)
     if form.output is not None and not steps:
         steps = (Step(action=output, observation=""),)
     rated = form.score
@@ -120,7 +120,7 @@ def _known_usage(usage: Any) -> Any:
 
 def _as_lived(step: Step) -> Step:
     """Return a step without thinking, which no reflector reads, and without a reward: the score alone is the return."""
-    said = {"thought": without_thinking(step.thought), "action": without_thinking(step.action)}
+    said = {"thought": strip_thinking(step.thought), "action": strip_thinking(step.action)}
     return step.model_copy(update={"reward": 0.0, **said})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from retroformer.endpoint.answers import part_without_thinking, without_thinking
+from retroformer.endpoint.answers import strip_thinking, strip_thinking_from_part
 from retroformer.files.text import storable
 from retroformer.method.conversation import ROLES, ChatMessage, content_text
 from retroformer.method.records import Step
@@ -98,7 +98,7 @@ def _split_parts(role: Any, parts: Sequence[Any], where: str) -> Iterator[dict[s
             result = part.get("response", part.get("result"))
             shown = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
             results.append({"role": "tool", "content": shown, "tool_call_id": part.get("id")})
-        elif part_without_thinking(part) is not None:
+        elif strip_thinking_from_part(part) is not None:
             content.append({"type": "text", "text": part["content"]} if kind == "text" else dict(part))
     if calls or content or not results:
         texts = [str(part.get("text")) for part in content if part["type"] == "text"]
@@ -122,7 +122,7 @@ def _kept(message: Any, where: str) -> ChatMessage:
         raise ValueError(f"{where}.tool_calls is not a list")
     optional = {name: _field(message, name) for name in ("tool_call_id", "name")}
     kept = {name: storable(str(value)) for name, value in optional.items() if isinstance(value, str | int)}
-    said = without_thinking if role == "assistant" else str
+    said = strip_thinking if role == "assistant" else str
     calls = [_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(called or ())]
     try:
         return ChatMessage.model_validate(
@@ -138,7 +138,7 @@ def _kept_content(content: Any, said: Callable[[str], str]) -> Any:
         return content if content is None else storable(said(content))
     parts = list[dict[str, Any]]()
     for part in content:
-        fields = part_without_thinking({"type": "text", "text": part} if isinstance(part, str) else _json_of(part))
+        fields = strip_thinking_from_part({"type": "text", "text": part} if isinstance(part, str) else _json_of(part))
         if fields is None:
             continue
         fields["type"] = str(fields.get("type") or "part")
@@ -171,7 +171,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(name, str):
         raise ValueError(f"{where} has no name")
     shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-    named = {"name": storable(without_thinking(name)), "arguments": storable(without_thinking(shown))}
+    named = {"name": storable(strip_thinking(name)), "arguments": storable(strip_thinking(shown))}
     return {"id": None if identity is None else storable(str(identity)), "function": named}
 
 

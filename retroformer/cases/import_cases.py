@@ -35,7 +35,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.plugins import load_plugin, plugin_names
 from retroformer.config.storage import open_store
 from retroformer.config.views import reads_pack, reflection_renderer
-from retroformer.endpoint.answers import without_thinking
+from retroformer.endpoint.answers import strip_thinking
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
@@ -193,7 +193,7 @@ class _Facts:
             yield NewTrajectory(before, attempt)
         if case.advice is not None:
             advice = case.advice.reflection or Reflection(
-                text=without_thinking(case.advice.text),
+                text=strip_thinking(case.advice.text),
                 prompt=self._render(attempt, Memory(reflections=case.attempt.memory)),
                 author=Author(endpoint=_AUTHOR, model=storable(case.advice.model)),
                 finish_reason="length" if case.advice.is_cut else None,

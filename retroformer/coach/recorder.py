@@ -13,7 +13,7 @@ from retroformer.agents.attempt_result import AttemptResult, as_trajectory, text
 from retroformer.agents.reflector import ModelReflector
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.endpoint.own_server import provenance
-from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, usage_of
 from retroformer.files.text import storable
 from retroformer.method.history import ancestors
@@ -78,7 +78,7 @@ class ChainRecorder:
 
     async def keep_invalid(self, story: OpenTask, error: BaseException) -> None:
         """Count an attempt that crashed. Raises StoreError, ConfigError."""
-        cause = redacted(storable(f"{type(error).__name__}: {error}"))
+        cause = redact(storable(f"{type(error).__name__}: {error}"))
         await self._ledger.keep_invalid(NewInvalid(story.key, cause, usage_of(error)))
 
     async def next_advice(self, story: OpenTask, failure: Trajectory) -> str:

@@ -10,7 +10,7 @@ from retroformer.files.text import storable
 from retroformer.method.records import Message, Step, Tool
 
 _TAGS = r"think|thinking|thought|reasoning|antthinking|seed:think"
-_OTHERS = (
+_MARK_PAIRS = (
     (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
     ("◁think▷", "◁/think▷"),  # Kimi
     (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A
@@ -24,14 +24,14 @@ _BLOCK = re.compile(
     "|".join(
         [
             rf"<(?P<tag>{_TAGS})(?:\s[^<>]*[^<>/])?>.*?(?:</(?P=tag)\s*>|\Z)",
-            *(rf"{begin}.*?(?:{end}|\Z)" for begin, end in _OTHERS),
+            *(rf"{begin}.*?(?:{end}|\Z)" for begin, end in _MARK_PAIRS),
         ],
     ),
     re.DOTALL | re.IGNORECASE,
 )
 """Thinking between its marks; without an end if the model was cut off."""
-_BEGUN_BY_TEMPLATE = re.compile(
-    rf"\A.*(?:</(?:{_TAGS})>|{'|'.join(end for _, end in _OTHERS)})"
+_OPEN_THINKING = re.compile(
+    rf"\A.*(?:</(?:{_TAGS})>|{'|'.join(end for _, end in _MARK_PAIRS)})"
     r"""(?:[ \t]*(?:\n|\Z)|(?=[^\s,.;:!?)\]}'"`»]))""",
     re.DOTALL | re.IGNORECASE,
 )
@@ -51,29 +51,29 @@ _CHANNEL = re.compile(
 )
 """Marks of gpt-oss around what is not thinking."""
 
-_PART_OF_THINKING = re.compile("think|thought|reasoning", re.IGNORECASE)
+_THINKING_TYPE = re.compile("think|thought|reasoning", re.IGNORECASE)
 """In the type of a part: `thinking`, `redacted_thinking`, `reasoning_text`."""
-_FIELD_OF_THINKING = re.compile("thinking|thought|reasoning", re.IGNORECASE)
+_THINKING_FIELD = re.compile("thinking|thought|reasoning", re.IGNORECASE)
 """At the beginning of the name of a field: `thinking_blocks`, `thoughtSignature`, `reasoning_content`."""
 
 
-def without_thinking(text: str) -> str:
+def strip_thinking(text: str) -> str:
     """Return the text without the thinking in it; all of it is thinking if it was cut off before an answer.
 
     A text without marks is returned unchanged.
     """
     if not any(mark in text for mark in "<[◁") and not text.startswith("analysis"):
         return text  # Millions of texts are stored, and hardly any has a mark.
-    answer = _BEGUN_BY_TEMPLATE.sub("", _BLOCK.sub("", _without_analysis(text)))
+    answer = _OPEN_THINKING.sub("", _BLOCK.sub("", _strip_analysis(text)))
     return text if answer == text else answer.lstrip()
 
 
-def _without_analysis(text: str) -> str:
+def _strip_analysis(text: str) -> str:
     answer = _ANALYSIS.sub("", text)
     return _CHANNEL.sub("", answer) if "<|channel|>" in text else answer
 
 
-def part_without_thinking(part: Mapping[str, Any]) -> dict[str, Any] | None:
+def strip_thinking_from_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a part of a message's content without its thinking; None if it is nothing else.
 
     Its type may say so (`thinking`, `reasoning_text`), a mark (`thought: true`), or the names of its fields
@@ -81,23 +81,23 @@ def part_without_thinking(part: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     data = part.get("data")
     inner = data if isinstance(data, Mapping) else {}
-    if _PART_OF_THINKING.search(str(part.get("type") or "")) or True in (part.get("thought"), inner.get("thought")):
+    if _THINKING_TYPE.search(str(part.get("type") or "")) or True in (part.get("thought"), inner.get("thought")):
         return None
-    own = _without_fields(part) | ({"data": _without_fields(inner)} if inner else {})
+    own = _drop_thinking_fields(part) | ({"data": _drop_thinking_fields(inner)} if inner else {})
     complete = len(own) == len(part) and (not inner or len(own["data"]) == len(inner))
     return own if complete or any(value for name, value in own.items() if name != "type") else None
 
 
-def joined_text(content: object) -> object:
+def join_text(content: object) -> object:
     """Return the text of a list of parts, which some reasoning models answer, without thinking; else the content."""
     if not (isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content)):
         return content
-    parts = map(part_without_thinking, content)
+    parts = map(strip_thinking_from_part, content)
     return "".join(text for part in parts if part is not None and isinstance(text := part.get("text"), str))
 
 
-def _without_fields(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if not _FIELD_OF_THINKING.match(name)}
+def _drop_thinking_fields(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if not _THINKING_FIELD.match(name)}
 
 
 class RequestedCall(NamedTuple):
@@ -140,13 +140,13 @@ def conversation(beginning: Sequence[Message], steps: Sequence[Step], tools: Seq
 
 def read_answer(message: dict[str, Any]) -> ToolAnswer:
     """Return text and calls of an assistant's message, whatever else is in it."""
-    content, calls = joined_text(message.get("content")), message.get("tool_calls")
+    content, calls = join_text(message.get("content")), message.get("tool_calls")
     text = content if isinstance(content, str) else ""
-    requested = [_requested(call) for call in calls] if isinstance(calls, list) else []
-    return ToolAnswer(storable(without_thinking(text)).strip(), tuple(requested))
+    requested = [_read_call(call) for call in calls] if isinstance(calls, list) else []
+    return ToolAnswer(storable(strip_thinking(text)).strip(), tuple(requested))
 
 
-def _requested(call: object) -> RequestedCall:
+def _read_call(call: object) -> RequestedCall:
     """Return name and arguments of a call; the name is empty if there is none."""
     function = call.get("function") if isinstance(call, dict) else None
     fields = function if isinstance(function, dict) else {}

@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import ConfigDict, TypeAdapter
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
-from retroformer.endpoint.answers import joined_text, without_thinking
+from retroformer.endpoint.answers import join_text, strip_thinking
 from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
-from retroformer.endpoint.secrets.redaction import keep_secret, redacted
+from retroformer.endpoint.secrets.redaction import keep_secret, redact
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.method.records import DrawnToken, FinishReason, Message, Record, Usage
@@ -99,10 +99,8 @@ class LanguageModel:
     ) -> tuple[dict[str, Any], Usage]:
         """Answer a conversation with tools; return the assistant's message as it came, and its usage.
 
-        Every turn has a `content` that is a text.
-
-        Raises:
-            EndpointFailure: after all retries the call was refused, timed out, or did not return a message.
+        Every turn has a `content` that is a text. Raises EndpointFailure if after all retries the call was refused,
+        timed out, or did not return a message.
         """
         _, body = self._request((), temperature, max_new_tokens, [], seed)
         body |= {"messages": list(turns)} | ({"tools": list(tools)} if tools else {})
@@ -113,8 +111,7 @@ class LanguageModel:
     async def post(self, path: str, body: dict[str, Any]) -> object:
         """Post `body` and return the endpoint's response, JSON or text, after the client's retries.
 
-        Raises:
-            EndpointFailure: after all retries the call was refused, timed out, or returned an unreadable response.
+        Raises EndpointFailure if after all retries the call was refused, timed out, or returned an unreadable response.
         """
         return await self._call(path, body).answer()
 
@@ -139,19 +136,21 @@ class LanguageModel:
             common["seed"] = seed
         if self.endpoint.api == "chat":
             turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-            return "/chat/completions", self._extended(common | {"messages": [turn.model_dump() for turn in turns]})
+            return "/chat/completions", self._apply_extra_body(
+                common | {"messages": [turn.model_dump() for turn in turns]}
+            )
         text = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
-        return "/completions", self._extended(common | {"prompt": text})
+        return "/completions", self._apply_extra_body(common | {"prompt": text})
 
-    def _extended(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _apply_extra_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add the fields of the config to a request, and remove those that the config sets to null."""
         return {name: value for name, value in (body | self.endpoint.extra_body).items() if value is not None}
 
     def _call(self, path: str, body: dict[str, Any]) -> RetriedRequest:
-        lost_answer = self._priced(_prompt_tokens(body), 0)
-        return RetriedRequest(self._connected(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
+        lost_answer = self._price(_prompt_tokens(body), 0)
+        return RetriedRequest(self._connect(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
 
-    def _connected(self) -> list[ModelAddress]:
+    def _connect(self) -> list[ModelAddress]:
         """Return the servers of the model. Raises ConfigError if one has no valid address."""
         if not self._servers:
             self._servers = [self._server(address) for address in (self.base_url, *self.endpoint.replicas)]
@@ -164,7 +163,7 @@ class LanguageModel:
 
         key = os.environ.get(self.endpoint.api_key_env) or "none"
         keep_secret(key)
-        address, _, query = _checked(base_url).partition("?")
+        address, _, query = _check_address(base_url).partition("?")
         client = AsyncOpenAI(
             base_url=address,
             # The library would append paths after the query of its base_url.
@@ -188,10 +187,10 @@ class LanguageModel:
             paid = self._usage(reported, body, "") if reported else Usage(calls=1)
             what = f"answered with something that is not a completion: {beginning(answer)!r}"
             raise EndpointFailure(self._sentence(what), usage=lost + paid)
-        text = _encodable(text)
+        text = _replace_surrogates(text)
         reason = _first_choice(answer).get("finish_reason")
         return Completion(
-            text=without_thinking(text),
+            text=strip_thinking(text),
             usage=lost + self._usage(reported, body, text),
             finish_reason=reason if reason in get_args(FinishReason) else None,
         )
@@ -216,24 +215,24 @@ class LanguageModel:
 
     def _text_of(self, message: dict[str, object]) -> object:
         """Return the text of a message, which is empty if the model only thought, called a tool or refused."""
-        text = joined_text(message.get("content" if self.endpoint.api == "chat" else "text"))
+        text = join_text(message.get("content" if self.endpoint.api == "chat" else "text"))
         return "" if text is None and any(message.get(name) for name in _TEXTLESS_FIELDS) else text
 
     def _usage(self, reported: dict[str, object], body: dict[str, Any], text: str) -> Usage:
         counts = [reported.get("prompt_tokens"), reported.get("completion_tokens")]
         plausible = [count for count in counts if type(count) is int and 0 <= count <= _MOST_TOKENS]
         if len(plausible) == len(counts):
-            return self._priced(*plausible)
+            return self._price(*plausible)
         # Estimate the tokens: a server that reports none must not bypass the budget.
-        return self._priced(_prompt_tokens(body), _about_tokens(len(text)))
+        return self._price(_prompt_tokens(body), _about_tokens(len(text)))
 
-    def _priced(self, prompt_tokens: int, completion_tokens: int) -> Usage:
+    def _price(self, prompt_tokens: int, completion_tokens: int) -> Usage:
         """Return the usage of one call with its price."""
         dollars = self.endpoint.dollars(prompt_tokens, completion_tokens)
         return Usage(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, dollars=dollars)
 
     def _sentence(self, what: str, address: SecretUrl | None = None) -> str:
-        return f"The model {self.model!r} at {address or self.base_url} {_encodable(what).removesuffix('.')}."
+        return f"The model {self.model!r} at {address or self.base_url} {_replace_surrogates(what).removesuffix('.')}."
 
     async def close(self) -> None:
         """Close the connections."""
@@ -241,7 +240,7 @@ class LanguageModel:
             await server.client.close()
 
 
-def _checked(base_url: SecretUrl) -> str:
+def _check_address(base_url: SecretUrl) -> str:
     """Return an address with its credentials. Raises ConfigError if it is not an address."""
     address = base_url.secret_url()
     with contextlib.suppress(ValueError):
@@ -279,11 +278,11 @@ def _about_tokens(characters: int) -> int:
 def beginning(answer: object) -> str:
     """Return the beginning of a response for a message. Secrets are hidden before it is cut."""
     try:
-        return redacted(str(answer))[:200]
+        return redact(str(answer))[:200]
     except RecursionError:
         return "JSON that is nested too deeply"
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Replace unpaired surrogates, which JSON may hold but no file, database or request accepts."""
     return text.encode("utf-8", "replace").decode()

@@ -21,7 +21,7 @@ START_SECONDS = 900.0
 """Time limit of the start: loading a large base from a cold disk, or converting the embedded one, takes minutes."""
 STOP_SECONDS = 20.0
 TAIL_LINES = 5
-READY = re.compile(r"Serving .* at (http://\S+/v1)$")
+READY_LINE = re.compile(r"Serving .* at (http://\S+/v1)$")
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ async def run_own_server(experiment_path: Path, overrides: Sequence[str], experi
         except TimeoutError:
             logs = experiment.folder / "logs"
             last_lines.append(f"not ready after {START_SECONDS:.0f} seconds; its logs are in {logs}")
-        ready = READY.match(line)
+        ready = READY_LINE.match(line)
         if ready is None:
             reason = " ".join(last_lines) or "no reason given"
             raise ServiceError(f"The server of {experiment_path} could not start: {reason}")

@@ -6,12 +6,12 @@ import math
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
 from retroformer.method.records import Usage
@@ -72,15 +72,11 @@ class Pace:
     """Limit on the requests in flight to one address, of one event loop."""
 
     def __init__(self) -> None:
-        self._limit = math.inf
+        self.limit = math.inf
+        """Number of requests that the address gets at once; infinite until it is overloaded for the first time."""
         self._in_flight = 0
         self._resumes_at = self._slowed_at = self._avoided_until = -math.inf
         self._waiting = deque[asyncio.Future[None]]()
-
-    @property
-    def limit(self) -> float:
-        """Number of requests that the address gets at once; infinite until it is overloaded for the first time."""
-        return self._limit
 
     @property
     def is_paused(self) -> bool:
@@ -95,15 +91,15 @@ class Pace:
         limit.
         """
         now, ahead = asyncio.get_running_loop().time(), self._in_flight + len(self._waiting)
-        waits = ahead + 1 > self._limit or self._resumes_at > now
-        return self._avoided_until > now, waits, ahead / self._limit if waits else ahead
+        waits = ahead + 1 > self.limit or self._resumes_at > now
+        return self._avoided_until > now, waits, ahead / self.limit if waits else ahead
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[float]:
         """Wait for a turn, and hold it. Yields the time of the event loop at which it began."""
         loop = asyncio.get_running_loop()
         try:
-            while (pause := self._resumes_at - loop.time()) > 0 or self._in_flight + 1 > self._limit:
+            while (pause := self._resumes_at - loop.time()) > 0 or self._in_flight + 1 > self.limit:
                 if pause > 0:
                     await asyncio.sleep(pause)
                     continue
@@ -128,7 +124,7 @@ class Pace:
         now = asyncio.get_running_loop().time()
         self._resumes_at = max(self._resumes_at, now + pause)
         if began >= self._slowed_at:
-            self._limit = max(1.0, min(self._limit, self._in_flight) / 2)
+            self.limit = max(1.0, min(self.limit, self._in_flight) / 2)
             self._slowed_at = now
 
     def avoid(self, seconds: float) -> None:
@@ -137,11 +133,11 @@ class Pace:
 
     def speed_up(self) -> None:
         """Raise the limit a little after an answer."""
-        self._limit += 1 / self._limit
+        self.limit += 1 / self.limit
 
     def _wake(self) -> None:
         """Wake as many as may begin; each checks again whether it may."""
-        free = self._limit - self._in_flight
+        free = self.limit - self._in_flight
         while self._waiting and free >= 1:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -170,25 +166,25 @@ _REASON_CHARACTERS = 300
 """Length of a server's message in an error message."""
 
 
+@dataclass
 class RetriedRequest:
-    """One request with its retries. `lost` is the cost of attempts whose responses did not arrive."""
+    """One request with its retries."""
 
-    def __init__(
-        self,
-        servers: Sequence[ModelAddress],
-        path: str,
-        body: dict[str, Any],
-        seconds: float,
-        price_of_lost_answer: Usage,
-        sentence: Callable[[str, SecretUrl], str],
-    ) -> None:
-        """Prepare the call. `sentence` turns what an address did into an error message."""
-        self._servers, self._path, self._body, self._seconds = servers, path, body, seconds
-        self._server = servers[0]
-        self._price, self._say = price_of_lost_answer, sentence
+    servers: Sequence[ModelAddress]
+    path: str
+    body: dict[str, Any]
+    seconds: float
+    lost_answer: Usage
+    """Cost of an attempt whose response does not arrive."""
+    sentence: Callable[[str, SecretUrl], str]
+    """Turns what an address did into an error message."""
+    lost: Usage = field(default_factory=Usage, init=False)
+    """Cost of the attempts whose responses did not arrive."""
+
+    def __post_init__(self) -> None:
+        self._server = self.servers[0]
         self._progress: RequestProgress | None = None
         self._last_fault = ""
-        self.lost = Usage()
 
     async def answer(self) -> object:
         """Send the request and return the response, JSON or text.
@@ -200,12 +196,12 @@ class RetriedRequest:
         """
         try:
             # The HTTP client's own timeout restarts at every byte, so a response that trickles in would never time out.
-            async with asyncio.timeout(self._seconds) as limit:
+            async with asyncio.timeout(self.seconds) as limit:
                 return await self._tries(limit)
         except TimeoutError:
             self._count_lost_answer()
             before = f" (before that it {self._last_fault})" if self._last_fault else ""
-            raise self._failure(f"gave no answer within {self._seconds:g} s{before}") from None
+            raise self._failure(f"gave no answer within {self.seconds:g} s{before}") from None
         except asyncio.CancelledError as stopped:
             self._count_lost_answer()
             stopped.usage = self.lost  # type: ignore[attr-defined]  # For errors.usage_of.
@@ -213,21 +209,20 @@ class RetriedRequest:
 
     async def _tries(self, limit: asyncio.Timeout) -> object:
         for attempt in range(1, 1 + TRIES):
-            others = [server for server in self._servers if attempt == 1 or server is not self._server]
-            self._server = least_loaded(others or self._servers)
+            others = [server for server in self.servers if attempt == 1 or server is not self._server]
+            self._server = least_loaded(others or self.servers)
             try:
                 return await self._in_turn(limit)
             except _TemporaryFailure as fault:
-                self._last_fault = fault.what
-                others = [server for server in self._servers if server is not self._server]
-                asks = fault.requested_pause is not None
-                if asks and attempt < TRIES and not all(other.pace.is_paused for other in others):
+                self._last_fault, asked = fault.what, fault.requested_pause
+                is_free = [not each.pace.is_paused for each in self.servers if each is not self._server]
+                if asked is not None and attempt < TRIES and any(is_free):
                     continue
-                pause = pause_after(attempt) if fault.requested_pause is None else fault.requested_pause
+                pause = pause_after(attempt) if asked is None else asked
                 if pause < _left(limit) and attempt < TRIES:
                     await asyncio.sleep(pause)
                     continue
-                if fault.requested_pause is None:
+                if asked is None:
                     raise self._failure(fault.what) from None
                 what = fault.what if attempt == TRIES else f"{fault.what}, and asks for a pause of {pause:g} s"
                 raise EndpointBusy(self._sentence(what), retry_after_seconds=pause, usage=self.lost) from None
@@ -262,14 +257,15 @@ class RetriedRequest:
         PROGRESS.set(self._progress)
         try:
             # The client's typed methods validate every field of requests and responses: half of a rollout's time.
-            answer: object = await self._server.client.post(self._path, body=self._body, cast_to=object)
+            answer: object = await self._server.client.post(self.path, body=self.body, cast_to=object)
         except openai.APIStatusError as error:
             raise self._status_fault(error) from None
         except (openai.OpenAIError, ValueError, RecursionError) as error:
             self._count_lost_answer()
-            if isinstance(error, AnswerTooLong) or isinstance(error.__cause__, AnswerTooLong):
-                raise self._failure(str(error if isinstance(error, AnswerTooLong) else error.__cause__)) from None
-            what = f"{type(error).__name__}: {_shortened(str(error))}"
+            cause = error.__cause__ if isinstance(error.__cause__, AnswerTooLong) else error
+            if isinstance(cause, AnswerTooLong):
+                raise self._failure(str(cause)) from None
+            what = f"{type(error).__name__}: {_shorten(str(error))}"
             lost = isinstance(error, openai.APIConnectionError)
             raise _TemporaryFailure(what, is_overload=True) if lost else self._failure(what) from None
         self._progress = None
@@ -279,16 +275,13 @@ class RetriedRequest:
         what = f"answered {error.status_code}: {_reason(error)}"
         if error.status_code in _REFUSAL_STATUSES or "insufficient_quota" in (error.code, error.type):
             return EndpointRefusal(self._sentence(what), usage=self.lost)
-        headers = error.response.headers
-        temporary = is_temporary(error.status_code)
-        if {"true": True, "false": False}.get(headers.get("x-should-retry", ""), temporary):
-            return _TemporaryFailure(
-                what, requested_pause(headers), is_overload=error.status_code in _OVERLOAD_STATUSES
-            )
-        return self._failure(what)
+        if not is_temporary(error.status_code):
+            return self._failure(what)
+        is_overload = error.status_code in _OVERLOAD_STATUSES
+        return _TemporaryFailure(what, requested_pause(error.response.headers), is_overload=is_overload)
 
     def _sentence(self, what: str) -> str:
-        return self._say(what, self._server.address)
+        return self.sentence(what, self._server.address)
 
     def _failure(self, what: str) -> EndpointFailure:
         return EndpointFailure(self._sentence(what), usage=self.lost)
@@ -296,7 +289,7 @@ class RetriedRequest:
     def _count_lost_answer(self) -> None:
         """Add the price of a lost response, at most once per attempt."""
         if self._progress is not None and self._progress.may_be_charged:
-            self.lost += self._price
+            self.lost += self.lost_answer
         self._progress = None
 
 
@@ -321,9 +314,9 @@ def _reason(error: "APIStatusError") -> str:
     reason = error.body
     if isinstance(reason, dict):
         reason = reason.get("message") or reason.get("detail") or reason
-    return _shortened(str(reason or error.response.reason_phrase))
+    return _shorten(str(reason or error.response.reason_phrase))
 
 
-def _shortened(words: str) -> str:
+def _shorten(words: str) -> str:
     # Secrets are hidden before the text is cut: half of a key would not be recognised.
-    return redacted(" ".join(words.split()))[:_REASON_CHARACTERS]
+    return redact(" ".join(words.split()))[:_REASON_CHARACTERS]

@@ -41,20 +41,15 @@ def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
         for name, shape in _shapes(folder / _WEIGHTS).items()
         if name == _SCORE or name.endswith((".lora_A.weight", ".lora_B.weight"))
     }
+    trained_on = f", {recorded!r}" if (recorded := adapter.get("base_model_name_or_path")) else ""
     for name in sorted(expected.keys() | shapes.keys()):
         if shapes.get(name) != expected.get(name):
             raise ConfigError(
                 f"The adapter in {folder} does not fit the base model {getattr(base, 'name_or_path', '')!r}: "
                 f"{name} has {_in_words(shapes.get(name))} there and {_in_words(expected.get(name))} on this base. Set "
-                f"train.base_model to the model that it was trained on{_recorded(adapter)}, or delete the folder and "
+                f"train.base_model to the model that it was trained on{trained_on}, or delete the folder and "
                 "train it again."
             )
-
-
-def _recorded(adapter: Mapping[str, Any]) -> str:
-    """Return the name of the base in the adapter's config, for a message; "" if there is none."""
-    name = adapter.get("base_model_name_or_path")
-    return f", {name!r}" if name else ""
 
 
 def layer_of(path: str) -> int | None:
@@ -64,9 +59,7 @@ def layer_of(path: str) -> int | None:
 
 
 def _is_target(path: str, adapter: Mapping[str, Any]) -> bool:
-    """Return True if the adapter has weights on this module. peft may list full paths; all layers use the same
-    names.
-    """
+    """Return True if the adapter has weights on this module, which peft may list by its full path."""
     targets, layers = adapter["target_modules"], adapter.get("layers_to_transform")
     if isinstance(targets, str):
         return re.fullmatch(targets, path) is not None

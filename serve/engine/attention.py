@@ -1,9 +1,9 @@
-"""Attention for the tokens of several rows packed into one line: each token attends to its own row only.
+"""Attention for the tokens of several rows packed into one batch: each token attends to its own row only.
 
 A row's first tokens may be in a stored prefix that other rows share. Attention over the prefix is computed for all
 these rows at once and then combined with attention over the tokens of each row.
 
-Shapes: T tokens of all rows packed in one line, B rows, H query heads (G for each of H/G key-value heads),
+Shapes: T tokens of all rows packed in one batch, B rows, H query heads (G for each of H/G key-value heads),
 N cached and new tokens, D head size.
 """
 
@@ -22,17 +22,17 @@ NAME = "rows_in_line"
 
 
 @dataclass(frozen=True)
-class Line:
-    """The new tokens of one forward pass, packed without padding, so that no computation is wasted."""
+class PackedBatch:
+    """The new tokens of one forward pass, without padding."""
 
     rows: torch.Tensor
     """Row of each token, (T)."""
     positions: torch.Tensor
     """Position of each token in its row, (T)."""
-    places: torch.Tensor
+    own_positions: torch.Tensor
     """Position of each token among those of its row that are not in its prefix, (T)."""
     last: torch.Tensor
-    """Index in the line of each row's last token, (B)."""
+    """Index in the batch of each row's last token, (B)."""
     mask: torch.Tensor
     """Additive attention mask of the last tokens, (B, 1, 1, N)."""
     earlier: tuple[tuple[int, slice, torch.Tensor], ...]
@@ -43,37 +43,37 @@ class Line:
     """Memory of the prefixes in each layer, (2, H, N, D)."""
 
 
-def line(
+def pack_batch(
     lengths: Sequence[int],
     counts: Sequence[int],
     order: Sequence[int],
     prefixes: Sequence[Prefix],
     stored: Sequence[torch.Tensor],
     like: torch.Tensor,
-) -> Line:
-    """Return the line in which row i, which holds lengths[i] tokens, adds counts[i] > 0; rows come in `order`.
+) -> PackedBatch:
+    """Return the batch in which row i, which holds lengths[i] tokens, adds counts[i] > 0; rows come in `order`.
 
     The first tokens of row i are in prefixes[i]. `like` has the device and the dtype of the attention scores.
     """
     device = like.device
-    rows, positions, places, earlier, last = list[int](), list[int](), list[int](), [], [0] * len(counts)
+    rows, positions, own_positions, earlier, last = list[int](), list[int](), list[int](), [], [0] * len(counts)
     ends = [length - prefix.tokens + count for length, prefix, count in zip(lengths, prefixes, counts, strict=True)]
     for row in order:
         start, stop = len(rows), len(rows) + counts[row] - 1
         rows += [row] * counts[row]
         positions += range(lengths[row], lengths[row] + counts[row])
-        places += range(ends[row] - counts[row], ends[row])
+        own_positions += range(ends[row] - counts[row], ends[row])
         last[row] = stop
         if stop > start:
-            own = torch.tensor(places[start:stop], device=device)
+            own = torch.tensor(own_positions[start:stop], device=device)
             earlier.append((row, slice(start, stop), _mask(own[None, None, :, None], ends[row] - 1, like)))
-    last_places_B = torch.tensor(ends, device=device) - 1
-    return Line(
+    last_own_positions_B = torch.tensor(ends, device=device) - 1
+    return PackedBatch(
         rows=torch.tensor(rows, device=device),
         positions=torch.tensor(positions, device=device),
-        places=torch.tensor(places, device=device),
+        own_positions=torch.tensor(own_positions, device=device),
         last=torch.tensor(last, device=device),
-        mask=_mask(last_places_B[:, None, None, None], max(ends), like),
+        mask=_mask(last_own_positions_B[:, None, None, None], max(ends), like),
         earlier=tuple(earlier),
         shared=_shared(counts, order, prefixes),
         stored=stored,
@@ -105,7 +105,7 @@ def attend(
     values_BHND: torch.Tensor,
     attention_mask: None,
     *,
-    line: Line,
+    batch: PackedBatch,
     scaling: float,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -117,24 +117,24 @@ def attend(
     query_THD = query_1HTD[0].transpose(0, 1)
     attended_THD = torch.empty_like(query_THD)
     weights_TH = torch.empty(query_THD.shape[:2], device=query_THD.device)
-    rows, longest = len(line.last), line.mask.shape[3]
+    rows, longest = len(batch.last), batch.mask.shape[3]
     keys, values = keys_BHND[:rows, :, :longest], values_BHND[:rows, :, :longest]
-    attended, weights = _attend(query_THD[line.last][:, :, None], keys, values, line.mask, scaling)
-    attended_THD[line.last], weights_TH[line.last] = attended[:, :, 0], weights[:, :, 0]
-    for row, span, mask_11TN in line.earlier:
+    attended, weights = _attend_to(query_THD[batch.last][:, :, None], keys, values, batch.mask, scaling)
+    attended_THD[batch.last], weights_TH[batch.last] = attended[:, :, 0], weights[:, :, 0]
+    for row, span, mask_11TN in batch.earlier:
         visible = mask_11TN.shape[3]
         keys, values = keys_BHND[row : row + 1, :, :visible], values_BHND[row : row + 1, :, :visible]
-        attended, weights = _attend(query_1HTD[:, :, span], keys, values, mask_11TN, scaling)
+        attended, weights = _attend_to(query_1HTD[:, :, span], keys, values, mask_11TN, scaling)
         attended_THD[span], weights_TH[span] = attended[0].transpose(0, 1), weights[0].T
-    for span, prefix in line.shared:
-        keys, values = line.stored[module.layer_idx][:, None, :, prefix.where]
-        attended, weights = _attend(query_1HTD[:, :, span], keys, values, None, scaling)
+    for span, prefix in batch.shared:
+        keys, values = batch.stored[module.layer_idx][:, None, :, prefix.positions]
+        attended, weights = _attend_to(query_1HTD[:, :, span], keys, values, None, scaling)
         share_TH = (weights[0].T - weights_TH[span]).sigmoid_().to(attended.dtype)
         attended_THD[span] = attended_THD[span].lerp(attended[0].transpose(0, 1), share_TH[:, :, None])
     return attended_THD[None], None
 
 
-def _attend(
+def _attend_to(
     query_BHTD: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask_B1TN: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the attended values and the log of each query's sum of exponential scores, (B, H, T) float32.
@@ -157,7 +157,7 @@ def _attend(
     return attended.reshape(query_BHTD.shape), logs.reshape(rows, heads, tokens)
 
 
-def _mask(last_places: torch.Tensor, longest: int, like: torch.Tensor) -> torch.Tensor:
+def _mask(last_own_positions: torch.Tensor, longest: int, like: torch.Tensor) -> torch.Tensor:
     """Return 0 for the tokens up to each last place and -inf for those after it."""
-    after = torch.arange(longest, device=like.device) > last_places
+    after = torch.arange(longest, device=like.device) > last_own_positions
     return torch.zeros(after.shape, dtype=like.dtype, device=like.device).masked_fill(after, -torch.inf)

@@ -57,7 +57,7 @@ class Engine:
         began = self._pass_began
         return 0.0 if began is None else time.monotonic() - began
 
-    def works_on(self, adapter: str) -> bool:
+    def uses_adapter(self, adapter: str) -> bool:
         """Return True if requests for `adapter` are running or waiting."""
         with self._changed:
             requests = (*self._waiting, *self._rows)
@@ -71,9 +71,9 @@ class Engine:
     def _run(self) -> None:
         while True:
             try:
-                self._gather()
+                self._admit_requests()
                 self._pass_began = time.monotonic()
-                self._advance()
+                self._run_pass()
             except Exception as error:  # Any error may fail only the requests that it concerns.
                 self._fail(error)
             self._pass_began = None
@@ -85,15 +85,15 @@ class Engine:
         failed = [self._rows[row] for row in rows]
         logger.exception("%d requests failed", len(failed), exc_info=error)
         for row in reversed(rows):
-            self._drop(row)
+            self._free_row(row)
         for generation in failed:
             generation.fail(f"{type(error).__name__}: {error}")
 
-    def _gather(self) -> None:
+    def _admit_requests(self) -> None:
         """Free the rows of cancelled requests and give rows to waiting requests; sleep while there are no requests."""
         for row in reversed(range(len(self._rows))):
             if self._rows[row].cancelled:
-                self._leave(row)
+                self._finish_row(row)
         before = len(self._rows)
         with self._changed:
             while not (self._waiting or self._rows):
@@ -105,11 +105,11 @@ class Engine:
                 if generation.cancelled:
                     continue
                 full = not self._fits(generation)
-                if full or not self._join(generation):
+                if full or not self._admit(generation):
                     skipped.append(generation)
             self._waiting.extendleft(reversed(skipped))
         if len(self._rows) > before:
-            self._share()
+            self._share_prefixes()
 
     def _fits(self, generation: Request) -> bool:
         """Return True if there is a row for it, and memory for all tokens that the rows may still write."""
@@ -119,7 +119,7 @@ class Engine:
             len(together) <= self._max_batch and len(together) * longest <= self._budget_tokens
         )
 
-    def _join(self, generation: Request) -> bool:
+    def _admit(self, generation: Request) -> bool:
         """Give it a row unless another row is computing most of its prompt; return False if it waits for that row."""
         # The last prompt token is always computed: its logits choose the first new token.
         length = len(generation.prompt) - 1
@@ -141,19 +141,19 @@ class Engine:
         generation.cached_tokens = self._slots.lengths[-1]
         return True
 
-    def _share(self) -> None:
+    def _share_prefixes(self) -> None:
         """Choose the stored prefixes that rows read together; other rows read copies of theirs."""
-        texts = [self._stored(row) for row in range(len(self._rows))]
+        texts = [self._stored_blocks(row) for row in range(len(self._rows))]
         for row, (names, count) in enumerate(zip(texts, blocks_to_share(texts), strict=True)):
             self._slots.read_in_place(row, self._store.prefix(names[:count]))
 
-    def _stored(self, row: int) -> list[bytes]:
+    def _stored_blocks(self, row: int) -> list[bytes]:
         """Return the names of the stored blocks of the row's prompt that it could read in place."""
         prompt = self._rows[row].prompt[: self._slots.lengths[row]]
         names = self._rows[row].names.of(prompt if can_share(self._model.geometry.device) else [])
         return names[: self._store.count(names)]
 
-    def _advance(self) -> None:
+    def _run_pass(self) -> None:
         """Make one pass: for each row the next part of its prompt, within the chunk, or its next token."""
         columns = self._columns()
         if not columns:
@@ -164,9 +164,9 @@ class Engine:
             if self._remaining(row) > 0:
                 continue
             if arriving[row]:
-                self._remember(row)
+                self._store_row(row)
             if not self._rows[row].accept(outputs[row]):
-                self._leave(row)
+                self._finish_row(row)
 
     def _columns(self) -> list[list[int]]:
         """Return the tokens that each row adds to the next pass."""
@@ -189,17 +189,17 @@ class Engine:
         """Return the number of prompt tokens still to be computed; 0 or negative once the prompt is done."""
         return len(self._rows[row].prompt) - self._slots.lengths[row]
 
-    def _leave(self, row: int) -> None:
+    def _finish_row(self, row: int) -> None:
         """Free the row but keep its keys and values: the next turn of a conversation begins with the same tokens."""
-        self._remember(row)
-        self._drop(row)
+        self._store_row(row)
+        self._free_row(row)
 
-    def _drop(self, row: int) -> None:
+    def _free_row(self, row: int) -> None:
         self._slots.drop(row)
         self._rows[row] = self._rows[-1]
         self._rows.pop()
 
-    def _remember(self, row: int) -> None:
+    def _store_row(self, row: int) -> None:
         generation = self._rows[row]
         names = generation.names.of(generation.sequence[: self._slots.lengths[row]])
         self._store.remember(names, lambda *where: self._slots.read(row, *where), kept=self._slots.prefixes)

@@ -21,8 +21,6 @@ class Output:
     """`stop` or `length` on the last output, None before."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
-    """Number of prompt tokens whose keys and values were already cached."""
     failure: str = ""
     """Error message of the engine; empty on success."""
     tokens: tuple[int, ...] = ()
@@ -45,24 +43,25 @@ class DecodedText:
     def append(self, token: int) -> None:
         """Add a token. If a stop string has appeared, cut the text before it and set `stopped`."""
         self._tokens.append(token)
+        self._decode_new(final=False)
+
+    def finish(self) -> None:
+        """Decode the remaining tokens, even an unfinished character: no token will follow."""
+        if not self.stopped:
+            self._decode_new(final=True)
+
+    def _decode_new(self, final: bool) -> None:
         # A token decoded without those before it would lose its leading space or part of a character.
         before = self._decode(self._tokens[self._context : self._decoded])
         after = self._decode(self._tokens[self._context :])
-        if after.endswith(UNFINISHED_CHARACTER) or len(after) <= len(before):
+        if not final and (after.endswith(UNFINISHED_CHARACTER) or len(after) <= len(before)):
             return
         old_length = len(self._text)
         self._text += after[len(before) :]
         self._context, self._decoded = self._decoded, len(self._tokens)
-        self._cut_at_stop(old_length)
-
-    def finish(self) -> None:
-        """Decode the remaining tokens, even an unfinished character: no token will follow."""
-        if not self.stopped and self._decoded < len(self._tokens):
-            old_length = len(self._text)
-            before = self._decode(self._tokens[self._context : self._decoded])
-            self._text += self._decode(self._tokens[self._context :])[len(before) :]
-            self._decoded = len(self._tokens)
-            self._cut_at_stop(old_length)
+        indices = [self._text.find(stop, max(0, old_length - len(stop) + 1)) for stop in self._stops]
+        if matches := [index for index in indices if index >= 0]:
+            self._text, self.stopped = self._text[: min(matches)], True
 
     def text(self, final: bool) -> str:
         """Return the text; unless `final`, without an ending that may yet become a stop string."""
@@ -70,12 +69,6 @@ class DecodedText:
             return self._text
         held = max((_overlap(self._text, stop) for stop in self._stops), default=0)
         return self._text[: len(self._text) - held]
-
-    def _cut_at_stop(self, old_length: int) -> None:
-        indices = [self._text.find(stop, max(0, old_length - len(stop) + 1)) for stop in self._stops]
-        matches = [index for index in indices if index >= 0]
-        if matches:
-            self._text, self.stopped = self._text[: min(matches)], True
 
 
 @dataclass(eq=False)
@@ -87,6 +80,7 @@ class Request:
     deliver: Callable[[Output], None] = field(default=lambda output: None, kw_only=True)
     """Callback on the engine's thread: gets the last output, and every output of a stream."""
     cached_tokens: int = field(default=0, init=False)
+    """Number of prompt tokens whose keys and values were already cached."""
     cancelled: bool = field(default=False, init=False)
     finished: bool = field(default=False, init=False)
     """True from its last token on; its row is freed a little later."""
@@ -188,7 +182,6 @@ class TextGeneration(Request):
             finish_reason=reason,
             prompt_tokens=len(self.prompt),
             completion_tokens=len(self.tokens),
-            cached_tokens=self.cached_tokens,
             tokens=tuple(self.tokens) if self.in_tokens and reason else (),
             log_probs=tuple(self.log_probs) if reason else (),
         )

@@ -1,6 +1,6 @@
 """Linear layers of the base model with a LoRA adapter per token, and the files of LoRA adapters.
 
-Shapes: T tokens of all rows packed in one line, K inputs, N outputs, R rank.
+Shapes: T tokens of all rows packed in one batch, K inputs, N outputs, R rank.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The base model with its LoRA adapters, and one forward pass for rows of different adapters.
 
-Shapes: B rows, T new tokens of all rows packed in one line, V vocabulary.
+Shapes: B rows, T new tokens of all rows packed in one batch, V vocabulary.
 """
 
 import threading
@@ -91,11 +91,11 @@ class Model:
         """Load the first adapters: all are compared with the base before any of them renames its layers."""
         folders, loras = {**adapters, **rewards}, dict[str, Lora]()
         for name, folder in folders.items():
-            with _reading(folder):
+            with _report_unloadable(folder):
                 loras[name] = self._read(folder, scores=name in rewards)
                 require_fit(self._model, folder, scores=name in rewards)
         for name, folder in folders.items():
-            with _reading(folder):
+            with _report_unloadable(folder):
                 self._add(name, loras[name])
 
     def encode(self, text: str) -> list[int]:
@@ -129,19 +129,19 @@ class Model:
         """
         with self._passing:
             # Memory that the slots take must not be an inference tensor, which could not be written between passes.
-            line, order = slots.expect([len(tokens) for tokens in columns], adapters)
+            batch, order = slots.prepare_pass([len(tokens) for tokens in columns], adapters)
             self._spans.current = self._spans_of([(adapters[row], len(columns[row])) for row in order])
             tokens = torch.tensor([token for row in order for token in columns[row]], device=self.geometry.device)
             with torch.inference_mode():
                 logits_1BV = self._model(
                     input_ids=tokens[None],
-                    position_ids=line.positions[None],
+                    position_ids=batch.positions[None],
                     past_key_values=slots,
                     use_cache=True,
-                    logits_to_keep=line.last,
-                    line=line,
+                    logits_to_keep=batch.last,
+                    batch=batch,
                 ).logits
-                slots.advance()
+                slots.complete_pass()
                 outputs = list(logits_1BV[0].float().cpu())
                 for row, adapter in enumerate(adapters):
                     if adapter in self._score_heads_H:
@@ -150,7 +150,7 @@ class Model:
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput."""
-        with _reading(folder):
+        with _report_unloadable(folder):
             self._add(name, self._read(folder))
 
     def _read(self, folder: Path, *, scores: bool = False) -> Lora:
@@ -180,7 +180,7 @@ class Model:
             remove_adapter(self._model, name)
 
     def _spans_of(self, rows: Sequence[tuple[str, int]]) -> tuple[tuple[str, slice], ...]:
-        """Return the span of each adapter in the line, from each row's adapter and token count, sorted by adapter."""
+        """Return the span of each adapter in the batch, from each row's adapter and token count, sorted by adapter."""
         spans, start = [], 0
         for name, group in groupby(rows, key=itemgetter(0)):
             if name != BASE and name not in self._adapters:
@@ -211,7 +211,7 @@ def _quantization(config: Any) -> str:
 
 
 @contextmanager
-def _reading(folder: Path) -> Iterator[None]:
+def _report_unloadable(folder: Path) -> Iterator[None]:
     """Translate the errors of a block that reads the adapter in `folder` to MissingInput."""
     from safetensors import SafetensorError
 

@@ -22,8 +22,8 @@ WORTH_SHARING_TOKENS = 128
 KEY_VALUE_BYTES_ON_CPU = 1024**3
 PREFIX_BYTES_ON_CPU = 512 * 1024**2
 
-Where: TypeAlias = slice | torch.Tensor
-"""Places of tokens in a memory: a slice if they are contiguous, so that reading copies nothing."""
+Positions: TypeAlias = slice | torch.Tensor
+"""Positions of tokens in a memory: a slice if they are contiguous, so that reading copies nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Geometry:
 
 
 class TokenBudget(NamedTuple):
-    """Number of tokens whose keys and values are kept, for running requests and for prefixes of later requests."""
+    """Number of tokens whose keys and values are kept, for running requests and for prefixes of later ones."""
 
     running: int
     prefixes: int
@@ -82,7 +82,7 @@ class Prefix:
 
     blocks: tuple[int, ...] = ()
     """Indices of its blocks in the store's memory."""
-    where: Where = field(default_factory=lambda: slice(0), compare=False)
+    positions: Positions = field(default_factory=lambda: slice(0), compare=False)
 
     @property
     def tokens(self) -> int:
@@ -105,10 +105,6 @@ class PrefixStore:
         self.layers = [torch.empty(shape, dtype=geometry.dtype, device=geometry.device) for _ in range(geometry.layers)]
         """Keys and values of each layer, (2, H, N, D)."""
 
-    def __len__(self) -> int:
-        """Return the number of cached tokens."""
-        return len(self._blocks) * BLOCK_TOKENS
-
     def count(self, names: Sequence[bytes]) -> int:
         """Return how many of the blocks, from the first on, are stored."""
         return bisect_left(names, True, key=lambda name: name not in self._blocks)
@@ -117,7 +113,7 @@ class PrefixStore:
         """Return the prefix made of stored blocks; it stays valid while `remember` is given it as `kept`."""
         self._touch(names)
         blocks = tuple(self._blocks[name] for name in names)
-        return Prefix(blocks, self._where(blocks))
+        return Prefix(blocks, self._positions_of(blocks))
 
     def remember(
         self, names: Sequence[bytes], read: Callable[[int, int, int], torch.Tensor], kept: Iterable[Prefix]
@@ -131,9 +127,9 @@ class PrefixStore:
         in_use = set(chain.from_iterable(prefix.blocks for prefix in kept))
         in_use.update(self._blocks[name] for name in names[:stored])
         blocks = self._allocate(len(names) - stored, in_use)
-        where, start = self._where(blocks), stored * BLOCK_TOKENS
+        positions, start = self._positions_of(blocks), stored * BLOCK_TOKENS
         for index, layer in enumerate(self.layers if blocks else ()):
-            layer[:, :, where] = read(index, start, start + len(blocks) * BLOCK_TOKENS)
+            layer[:, :, positions] = read(index, start, start + len(blocks) * BLOCK_TOKENS)
         self._blocks.update(zip(names[stored:], blocks, strict=False))
         self._touch(names[: stored + len(blocks)])
 
@@ -153,7 +149,7 @@ class PrefixStore:
         for name in reversed(names):
             self._blocks.move_to_end(name)
 
-    def _where(self, blocks: Sequence[int]) -> Where:
+    def _positions_of(self, blocks: Sequence[int]) -> Positions:
         if not blocks:
             return slice(0)
         if blocks[-1] - blocks[0] == len(blocks) - 1 and list(blocks) == sorted(blocks):

@@ -1,6 +1,6 @@
 """Key-value cache of sequences that are computed together.
 
-Shapes: L layers, B rows (sequences), H key-value heads, T new tokens of all rows packed in one line, N tokens,
+Shapes: L layers, B rows (sequences), H key-value heads, T new tokens of all rows packed in one batch, N tokens,
 D head size.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .attention import Line, line
+from .attention import PackedBatch, pack_batch
 from .prefixes import Geometry, Prefix, PrefixStore
 
 GROWTH_TOKENS = 256
@@ -53,7 +53,7 @@ class KeyValueSlots:
         own = self._layers[layer][:, row, :, max(0, start - prefix.tokens) : max(0, stop - prefix.tokens)]
         if start >= prefix.tokens:
             return own
-        stored = self._store.layers[layer][:, :, prefix.where][:, :, start:stop]
+        stored = self._store.layers[layer][:, :, prefix.positions][:, :, start:stop]
         return torch.cat((stored, own), dim=2) if stop > prefix.tokens else stored
 
     def copy_row(self, source: int, row: int) -> None:
@@ -73,33 +73,33 @@ class KeyValueSlots:
         self.lengths.pop()
         self.prefixes.pop()
 
-    def expect(self, counts: Sequence[int], adapters: Sequence[str]) -> tuple[Line, list[int]]:
-        """Prepare a forward pass that adds counts[i] > 0 tokens to row i; `advance` completes it.
+    def prepare_pass(self, counts: Sequence[int], adapters: Sequence[str]) -> tuple[PackedBatch, list[int]]:
+        """Prepare a forward pass that adds counts[i] > 0 tokens to row i; `complete_pass` completes it.
 
-        Returns the line, and the order of its rows: rows of one adapter, and of these the rows of one prefix, come
+        Returns the batch, and the order of its rows: rows of one adapter, and of these the rows of one prefix, come
         one after another.
         """
         self._counts = list(counts)
         self._reserve(len(counts), max(own + count for own, count in zip(self._own, counts, strict=True)))
         order = sorted(range(len(counts)), key=lambda row: (adapters[row], self.prefixes[row].blocks))
-        self._line = line(self.lengths, counts, order, self.prefixes, self._store.layers, like=self._layers[0])
-        return self._line, order
+        self._batch = pack_batch(self.lengths, counts, order, self.prefixes, self._store.layers, like=self._layers[0])
+        return self._batch, order
 
-    def advance(self) -> None:
+    def complete_pass(self) -> None:
         """Count the tokens of the prepared forward pass, which has succeeded."""
         self.lengths = [length + count for length, count in zip(self.lengths, self._counts, strict=True)]
 
     def update(
         self, keys_1HTD: torch.Tensor, values_1HTD: torch.Tensor, layer_index: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store a layer's keys and values of the line; return those of all rows without prefixes, (B, H, N, D) each.
+        """Store a layer's keys and values of the batch; return those of all rows without prefixes, (B, H, N, D) each.
 
         Each attention layer calls it.
         """
         keys_BHND, values_BHND = self._layers[layer_index]
-        rows_T, places_T = self._line.rows, self._line.places
-        keys_BHND[rows_T, :, places_T] = keys_1HTD[0].transpose(0, 1)
-        values_BHND[rows_T, :, places_T] = values_1HTD[0].transpose(0, 1)
+        rows_T, own_positions_T = self._batch.rows, self._batch.own_positions
+        keys_BHND[rows_T, :, own_positions_T] = keys_1HTD[0].transpose(0, 1)
+        values_BHND[rows_T, :, own_positions_T] = values_1HTD[0].transpose(0, 1)
         return keys_BHND, values_BHND
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

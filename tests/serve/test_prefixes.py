@@ -27,7 +27,7 @@ def count(store: PrefixStore, tokens: Sequence[int]) -> int:
 
 
 def keys(store: PrefixStore, prefix: Prefix) -> list[float]:
-    return store.layers[0][0, :, prefix.where].flatten().tolist()
+    return store.layers[0][0, :, prefix.positions].flatten().tolist()
 
 
 def text(*numbers: int) -> list[int]:
@@ -48,7 +48,7 @@ def test_a_prefix_is_looked_up_by_whole_blocks_and_by_adapter() -> None:
     store = PrefixStore(SMALL, 10 * BLOCK_TOKENS)
     tokens = list(range(40))
     remember(store, tokens)
-    assert len(store) == 32
+    assert len(store._blocks) == 2
     assert count(store, [*range(20), 99]) == 16
     assert store.count(names(tokens, "b")) == 0
     assert keys(store, store.prefix(names(tokens))) == tokens[:32]
@@ -74,7 +74,7 @@ def test_a_prefix_that_a_row_reads_is_not_evicted_and_its_place_is_not_used() ->
         remember(store, text(number, number, number), kept=[prefix])
         assert keys(store, prefix) == text(1, 2)
         assert (count(store, text(1, 2)), count(store, text(*[number] * 3))) == (32, 32)
-    assert len(store) == 4 * BLOCK_TOKENS
+    assert len(store._blocks) == 4
 
 
 def test_a_text_longer_than_the_memory_is_stored_from_its_start() -> None:

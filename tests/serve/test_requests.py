@@ -46,7 +46,7 @@ REFUSED = [
             ("temperature", "1e999"),
             ("top_p", "NaN"),
             ("top_p", "-Infinity"),
-            ("top_k", "0"),
+            ("top_k", "-2"),
             ("presence_penalty", "Infinity"),
             ("frequency_penalty", "1e308"),
             ("max_tokens", "-1"),

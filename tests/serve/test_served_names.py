@@ -10,7 +10,7 @@ import pytest
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput, ServiceError
-from serve.endpoint import require_safe_host, warn_unless_loopback
+from serve.endpoint import check_host
 from serve.served_names import served_names
 from serve.supervisor import Service, supervise
 
@@ -162,24 +162,24 @@ def test_reserved_names_are_refused(run: Path, name: str) -> None:
         served_names(experiment(f"serve.adapters={{{name}: nowhere}}"))
 
 
-def test_only_a_host_that_others_can_reach_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_a_host_that_others_can_reach_causes_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for host in ("127.0.0.1", "::1", "localhost"):
-            warn_unless_loopback(host)
+            check_host(experiment(f"serve.host={host}").serve)
         assert caplog.text == ""
-        warn_unless_loopback("0.0.0.0")
+        check_host(experiment("serve.host=0.0.0.0").serve)
     assert "OPENS THIS SERVER TO THE NETWORK" in caplog.text
 
 
 def test_remote_clients_may_load_adapters_only_with_a_key(run: Path) -> None:
     taking = "serve.hand_over=true"
     for allowed in ((taking,), (taking, "serve.host=::1"), (taking, "serve.host=0.0.0.0", "serve.api_key_env=KEYS")):
-        require_safe_host(experiment(*allowed).serve)
+        check_host(experiment(*allowed).serve)
     with pytest.raises(ConfigError, match=r"serve.host=0.0.0.0 .* set serve.api_key_env"):
-        require_safe_host(experiment(taking, "serve.host=0.0.0.0").serve)
+        check_host(experiment(taking, "serve.host=0.0.0.0").serve)
     behind = ("serve.controller=http://127.0.0.1:21001", "serve.host=0.0.0.0")
     with pytest.raises(ConfigError, match=r"routes without a key at serve.host=0.0.0.0"):
-        require_safe_host(experiment(*behind, "serve.api_key_env=KEYS").serve)
+        check_host(experiment(*behind, "serve.api_key_env=KEYS").serve)
 
 
 @pytest.mark.slow

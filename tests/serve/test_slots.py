@@ -26,11 +26,11 @@ def append(slots: KeyValueSlots, row: int, *numbers: float) -> None:
     """Add tokens to `row` in a pass in which the other rows add a token that is then taken back."""
     counts = [len(numbers) if index == row else 1 for index in range(len(slots.lengths))]
     before = slots.lengths
-    _, order = slots.expect(counts, ["a"] * len(counts))
+    _, order = slots.prepare_pass(counts, ["a"] * len(counts))
     new = column(*(number for index in order for number in (numbers if index == row else [0.0])))
     for layer in range(2):
         slots.update(new, 10 * new, layer)
-    slots.advance()
+    slots.complete_pass()
     slots.lengths = [length + len(numbers) * (index == row) for index, length in enumerate(before)]
 
 
@@ -60,12 +60,12 @@ def test_a_token_takes_two_numbers_a_layer_and_head() -> None:
 
 def test_new_tokens_are_appended_to_their_rows_by_adapter() -> None:
     slots = filled([1, 2, 3], [4])
-    line, order = slots.expect([1, 2], ["b", "a"])
-    assert (order, line.rows.tolist(), line.positions.tolist()) == ([1, 0], [1, 1, 0], [1, 2, 3])
+    batch, order = slots.prepare_pass([1, 2], ["b", "a"])
+    assert (order, batch.rows.tolist(), batch.positions.tolist()) == ([1, 0], [1, 1, 0], [1, 2, 3])
     for layer in range(2):
         new = column(5, 6, 7)
         cache, values = slots.update(new, 10 * new, layer)
-    slots.advance()
+    slots.complete_pass()
     assert keys(slots, 0) == [1, 2, 3, 7]
     assert keys(slots, 1) == [4, 5, 6]
     assert cache[0].flatten().tolist()[:4] == [1, 2, 3, 7]
@@ -74,7 +74,7 @@ def test_new_tokens_are_appended_to_their_rows_by_adapter() -> None:
 
 def test_a_pass_that_fails_leaves_the_rows_as_they_were() -> None:
     slots = filled([1, 2], [4])
-    slots.expect([1, 1], ["a", "a"])
+    slots.prepare_pass([1, 1], ["a", "a"])
     slots.update(column(8, 9), column(8, 9), layer_index=0)
     assert [keys(slots, row) for row in range(2)] == [[1, 2], [4]]
 
@@ -109,9 +109,9 @@ def test_rows_that_share_a_prefix_hold_only_their_own_tokens() -> None:
     append(slots, 2, 60)
     assert [keys(slots, row) for row in range(3)] == [TEXT, [*TEXT, 50, 51], [*TEXT[: prefix.tokens], 60]]
     assert [layer[0, 1, 0, :10, 0].tolist() for layer in slots._layers] == [[*TEXT[prefix.tokens :], 50, 51]] * 2
-    line, order = slots.expect([1, 1, 1], ["a", "a", "a"])
-    assert (order, [span for span, _ in line.shared]) == ([0, 1, 2], [slice(0, 3)])
-    assert (line.positions.tolist(), line.places.tolist()) == ([40, 42, 33], [8, 10, 1])
+    batch, order = slots.prepare_pass([1, 1, 1], ["a", "a", "a"])
+    assert (order, [span for span, _ in batch.shared]) == ([0, 1, 2], [slice(0, 3)])
+    assert (batch.positions.tolist(), batch.own_positions.tolist()) == ([40, 42, 33], [8, 10, 1])
 
 
 def test_later_requests_use_the_memory_of_earlier_ones() -> None:

@@ -24,7 +24,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.given_advice import conditions_of_retries, retrying
 from retroformer.config.parts import LoadedConfig, check_prompts, gather_all
 from retroformer.config.storage import open_store
-from retroformer.endpoint.secrets.redaction import redacted_data
+from retroformer.endpoint.secrets.redaction import redact_data
 from retroformer.errors import InfrastructureFailure
 from retroformer.files.text import storable
 from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
@@ -127,7 +127,7 @@ class LiveReturns:
         for stop in self._experiment.reflector.stop:
             texts = [text.partition(stop)[0] for text in texts]
         # In the form in which the store keeps texts, since stored texts are looked up by content.
-        return [redacted_data(storable(text.strip())) for text in texts]
+        return [redact_data(storable(text.strip())) for text in texts]
 
     def _try(self, update: int, tried: Sequence[Tried]) -> list["_Retries"]:
         """Retry with each of these reflections; equal ones on a failure share their rollouts."""

@@ -1,7 +1,7 @@
 """Hides passwords and API keys in text: each registered secret is written as `***`.
 
 `keep_secret` registers a value where it enters the process (a URL with a password, the variable of an API key).
-`redacted` is for messages, logs and reports; it also hides credentials in any URL, registered or not. `redacted_data`
+`redact` is for messages, logs and reports; it also hides credentials in any URL, registered or not. `redact_data`
 is for text that a task or a model wrote, which must not change because a short password is also an ordinary word.
 `guard_output` applies them to everything that a command prints and logs.
 """
@@ -23,14 +23,14 @@ position reveals it."""
 _SHORTEST_IN_DATA = 12
 """Shortest secret to hide in data, in characters. API keys are longer; passwords such as `postgres` are also words."""
 
-_ANY_TEXT = "surrogatepass"
-"""Error handler for encoding: an environment variable may hold bytes that are not text."""
+_ERRORS = "surrogatepass"
+"""Error handler of encoding: an environment variable may hold bytes that are not text."""
 
 _LETTERS = r"[^=&?#;\s'\"]{0,32}"
 SECRET_NAME = rf"{_LETTERS}(?:key|token|secret|pass|pwd|auth|sig|cred|jwt|session|code|odbc_connect){_LETTERS}"
 """Regular expression for the names of query parameters that hold secrets; ODBC's holds a whole connection string."""
 _PORT = r"(?!\d*(?:[/?#\s'\"]|$))"
-_IN_TEXT = (
+_URL_PATTERNS = (
     # user:password@host. A port after `//host:` is not a password.
     (
         re.compile(rf"(\b[a-z][a-z0-9+.-]{{0,30}}://[^\s/?#@:'\"]*:){_PORT}[^\s'\"]{{0,500}}@", re.IGNORECASE),
@@ -41,20 +41,6 @@ _IN_TEXT = (
 )
 
 
-class _Secrets:
-    """Registered secrets of this process, in every spelling in which they may occur in text."""
-
-    def __init__(self) -> None:
-        self._spellings: frozenset[str] = frozenset()
-
-    def add(self, spellings: Iterable[str]) -> None:
-        self._spellings = self._spellings.union(spellings)
-
-    def hidden_in(self, text: str, shortest: int) -> str:
-        pattern = _pattern_of(self._spellings, shortest)
-        return pattern.sub(HIDDEN, text) if pattern else text
-
-
 @lru_cache(maxsize=4)
 def _pattern_of(spellings: frozenset[str], shortest: int) -> re.Pattern[str] | None:
     """Return a pattern of the spellings that are long enough, longest first: one secret may begin with another."""
@@ -62,43 +48,50 @@ def _pattern_of(spellings: frozenset[str], shortest: int) -> re.Pattern[str] | N
     return re.compile("|".join(map(re.escape, long))) if long else None
 
 
-_SECRETS = _Secrets()
+_spellings: frozenset[str] = frozenset()
+"""Registered secrets of this process, in every spelling in which they may occur in text."""
 
 
 def keep_secret(value: str, user: str | None = None) -> None:
     """Hide `value` from now on in everything that this process writes, also as HTTP encodes it with its `user`."""
+    global _spellings
     plain = unquote(value)
     spellings = {value, plain, unquote_plus(value)}
     for secret in (value, plain):
         # The spellings in repr and JSON strings, and in URLs.
-        spellings |= {repr(secret)[1:-1], quote_plus(secret, errors=_ANY_TEXT)}
-        spellings |= {quote(secret, safe, errors=_ANY_TEXT) for safe in ("", "/")}
+        spellings |= {repr(secret)[1:-1], quote_plus(secret, errors=_ERRORS)}
+        spellings |= {quote(secret, safe, errors=_ERRORS) for safe in ("", "/")}
     pair = f"{plain}:" if user is None else f"{unquote(user)}:{plain}"
-    spellings.add(base64.b64encode(pair.encode(errors=_ANY_TEXT)).decode())
-    _SECRETS.add(spellings - {HIDDEN})
+    spellings.add(base64.b64encode(pair.encode(errors=_ERRORS)).decode())
+    _spellings |= spellings - {HIDDEN}
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Return a message without registered secrets and without credentials in URLs."""
-    for pattern, replacement in _IN_TEXT:
+    for pattern, replacement in _URL_PATTERNS:
         text = pattern.sub(replacement, text)
-    return _SECRETS.hidden_in(text, _SHORTEST)
+    return _hide(text, _SHORTEST)
 
 
-def redacted_data(text: str) -> str:
+def redact_data(text: str) -> str:
     """Return the text of a task, a model or a user without registered API keys and long passwords."""
-    return _SECRETS.hidden_in(text, _SHORTEST_IN_DATA)
+    return _hide(text, _SHORTEST_IN_DATA)
+
+
+def _hide(text: str, shortest: int) -> str:
+    pattern = _pattern_of(_spellings, shortest)
+    return pattern.sub(HIDDEN, text) if pattern else text
 
 
 def guard_output() -> None:
     """Hide secrets from now on in everything that this process prints and logs, and in its tracebacks."""
-    if not isinstance(sys.stderr, _Guarded):
-        sys.stderr = cast(TextIO, _Guarded(sys.stderr, redacted))
-        sys.stdout = cast(TextIO, _Guarded(sys.stdout, redacted_data))
-        logging.setLogRecordFactory(_RedactedRecord)
+    if not isinstance(sys.stderr, _RedactingStream):
+        sys.stderr = cast(TextIO, _RedactingStream(sys.stderr, redact))
+        sys.stdout = cast(TextIO, _RedactingStream(sys.stdout, redact_data))
+        logging.setLogRecordFactory(_RedactingRecord)
 
 
-class _RedactedRecord(logging.LogRecord):
+class _RedactingRecord(logging.LogRecord):
     """A log record without secrets, for any handler: a library's own handler may hold the unguarded stream."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -106,13 +99,13 @@ class _RedactedRecord(logging.LogRecord):
         # The handler reports arguments that do not fit the message.
         with contextlib.suppress(TypeError, ValueError, KeyError):
             message = self.getMessage()
-            if (hidden := redacted(message)) != message:
+            if (hidden := redact(message)) != message:
                 self.msg, self.args = hidden, None
         if self.exc_info and self.exc_info[0] is not None:
-            self.exc_text = redacted(logging.Formatter().formatException(self.exc_info))
+            self.exc_text = redact(logging.Formatter().formatException(self.exc_info))
 
 
-class _Guarded:
+class _RedactingStream:
     """A text stream that hides secrets in each piece that is written to it."""
 
     def __init__(self, stream: TextIO, hide: Callable[[str], str]) -> None:

@@ -41,7 +41,7 @@ class SecretUrl(Secret[str]):
         return address._replace(netloc=host).geturl(), {"Authorization": f"Basic {basic}"}
 
     def _display(self) -> str:
-        return _shown(self.secret_url())
+        return _hide_credentials(self.secret_url())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SecretUrl | str) and str(self) == str(other)
@@ -52,10 +52,10 @@ class SecretUrl(Secret[str]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
-            cls._whole, super().__get_pydantic_core_schema__(source, handler)
+            cls._require_credentials, super().__get_pydantic_core_schema__(source, handler)
         )
 
-    def _whole(self) -> "SecretUrl":
+    def _require_credentials(self) -> "SecretUrl":
         """Return this URL. Raises PydanticCustomError if it was copied from a text that hides its credentials."""
         if any(secret == HIDDEN for _, secret in _secrets(self.secret_url())):
             raise PydanticCustomError(
@@ -100,7 +100,7 @@ def _secrets(url: str) -> Iterator[tuple[str | None, str]]:
         yield None, match["secret"]
 
 
-def _shown(url: str) -> str:
+def _hide_credentials(url: str) -> str:
     start, user, password, rest = _parts(url)
     credentials = ""
     if password:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask, Origin
 from retroformer.cases.traced import Skipped
 from retroformer.config.arm_names import RECORDED
-from retroformer.endpoint.answers import without_thinking
+from retroformer.endpoint.answers import strip_thinking
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.data import question_id, question_key
 from retroformer.environments.hotpotqa.environment import parse
@@ -177,7 +177,7 @@ def _new_reflections(failed: LoggedAttempt, retried: LoggedAttempt | None) -> st
 
 
 def _without_thinking(step: Step) -> Step:
-    return step.model_copy(update={"thought": without_thinking(step.thought), "action": without_thinking(step.action)})
+    return step.model_copy(update={"thought": strip_thinking(step.thought), "action": strip_thinking(step.action)})
 
 
 class _ReflexionLog(NamedTuple):

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from retroformer.agents.messages import readable_message
-from retroformer.endpoint.answers import joined_text
+from retroformer.endpoint.answers import join_text
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, decoder, end_to_end_headers
 from retroformer.method.conversation import ChatMessage
@@ -104,7 +104,7 @@ class RecordedAnswer:
         chunk = json_object(value)
         self._usage = chunk.get("usage") or self._usage
         delta = _first_choice(chunk, "delta")
-        if isinstance(text := joined_text(delta.get("content")), str):
+        if isinstance(text := join_text(delta.get("content")), str):
             self._message["content"] = self._message.get("content", "") + text
         calls = delta.get("tool_calls")
         for place, part in enumerate(calls if isinstance(calls, list) else ()):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import EnvironmentFailure, ServiceError
 from retroformer.files.text import sha256_of
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
@@ -163,8 +163,8 @@ def _error(error: Mapping[str, Any], action_fields: set[str] | None) -> RefusedA
         # A fault elsewhere is that of another model, such as an observation that the environment built wrongly.
         if error.get("code") == _INVALID_DATA and all(not place or str(place[0]) in action_fields for place in places):
             return RefusedAction(said)
-    return EnvironmentFailure(f"The OpenEnv server reports {error.get('code')}: {redacted(said)[:500]}")
+    return EnvironmentFailure(f"The OpenEnv server reports {error.get('code')}: {redact(said)[:500]}")
 
 
 def _reason(error: BaseException) -> str:
-    return redacted(" ".join(str(error).split()) or type(error).__name__)[:300]
+    return redact(" ".join(str(error).split()) or type(error).__name__)[:300]

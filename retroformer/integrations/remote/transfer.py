@@ -20,7 +20,7 @@ from retroformer.cases.import_cases import import_cases
 from retroformer.config.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_domains
-from retroformer.endpoint.secrets.redaction import redacted
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
 from retroformer.files import durable
 from retroformer.files.bounded import KIB, first_fault, sha256
@@ -134,7 +134,7 @@ def _gather_adapter(experiment: Experiment, stage: str, target: Path) -> str:
     measures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     # Texts among the measures of a stage are left out, since one could be a path of this machine.
     public = {n: v for n, v in measures.items() if n in StageMetrics.model_fields or not isinstance(v, str)}
-    (target / METRICS).write_text(redacted(json.dumps(public, indent=2)), encoding="utf-8")
+    (target / METRICS).write_text(redact(json.dumps(public, indent=2)), encoding="utf-8")
     _write_config(target, yaml.safe_load(_own_file(folder, CONFIG).read_text(encoding="utf-8")))
     return folder.name
 
@@ -165,7 +165,7 @@ def _own_file(folder: Path, name: str) -> Path:
 def _write_config(target: Path, config: Mapping[str, Any]) -> None:
     """Write a config without the store's address, which is of no use elsewhere, and without credentials."""
     own = {key: value for key, value in config.items() if key != "store"}
-    (target / CONFIG).write_text(redacted(yaml.safe_dump(own, sort_keys=False)), encoding="utf-8")
+    (target / CONFIG).write_text(redact(yaml.safe_dump(own, sort_keys=False)), encoding="utf-8")
 
 
 def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> str:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from retroformer.endpoint.secrets.redaction import redacted, redacted_data
+from retroformer.endpoint.secrets.redaction import redact, redact_data
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import StoreError
 from retroformer.files.text import storable
@@ -31,10 +31,10 @@ def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
         text = ""
     # JSON escapes NUL. The six characters may also come from a text with a backslash, which cleaning leaves unchanged.
     if text and "\\u0000" not in text:
-        if (hidden := redacted_data(text)) == text:
+        if (hidden := redact_data(text)) == text:
             return record, text
         return type(record).model_validate_json(hidden), hidden
-    text = redacted_data(type(record).model_validate(_cleaned(record.model_dump())).model_dump_json())
+    text = redact_data(type(record).model_validate(_cleaned(record.model_dump())).model_dump_json())
     return type(record).model_validate_json(text), text
 
 
@@ -112,7 +112,7 @@ def prepared(fact: NewFact) -> Prepared:
             }
             return _row(key, REFLECTIONS, row, reflection, reflection.usage)
         case NewInvalid(key, cause, usage):
-            return _row(key, INVALIDS, {"cause": storable(redacted(cause))}, None, usage)
+            return _row(key, INVALIDS, {"cause": storable(redact(cause))}, None, usage)
 
 
 def _row(

@@ -8,7 +8,7 @@ import pytest
 
 from retroformer.agents.actors import ReactActor
 from retroformer.config.sections.base import Endpoint as EndpointSection
-from retroformer.endpoint.answers import part_without_thinking, without_thinking
+from retroformer.endpoint.answers import strip_thinking, strip_thinking_from_part
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
 from retroformer.method.prompts import load_pack
@@ -69,7 +69,7 @@ from tests.support.raw_server import RawServer, Request, Write, http
     ],
 )
 def test_only_the_answer_is_left_of_a_text_with_thinking(text: str, answer: str) -> None:
-    assert without_thinking(text) == answer
+    assert strip_thinking(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_only_the_answer_is_left_of_a_text_with_thinking(text: str, answer: str)
     ],
 )
 def test_a_part_of_a_message_loses_its_thinking(part: dict[str, Any], left: dict[str, Any] | None) -> None:
-    assert part_without_thinking(part) == left
+    assert strip_thinking_from_part(part) == left
 
 
 def act(message: dict[str, Any]) -> Move:

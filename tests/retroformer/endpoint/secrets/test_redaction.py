@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.endpoint.secrets.redaction import keep_secret, redacted, redacted_data
+from retroformer.endpoint.secrets.redaction import keep_secret, redact, redact_data
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, EndpointFailure, MissingInput, RetroformerError, StoreError
 
@@ -109,43 +109,43 @@ def test_an_error_holds_no_secret_from_the_moment_it_is_made(kind: type[Retrofor
 )
 def test_a_secret_is_hidden_in_every_spelling(spelling: str) -> None:
     keep_secret(KEY)
-    assert "4711" not in redacted(f"it said {spelling}!")
+    assert "4711" not in redact(f"it said {spelling}!")
 
 
 def test_a_password_of_a_url_is_hidden_decoded_and_in_a_header() -> None:
     SecretUrl("https://me:p%40ss%20word%22@host/v1")
     for spelling in ("p%40ss%20word%22", 'p@ss word"', "bWU6cEBzcyB3b3JkIg=="):
-        assert redacted(f"({spelling})") == "(***)"
+        assert redact(f"({spelling})") == "(***)"
 
 
 def test_a_lone_user_of_a_web_address_counts_as_a_key_and_is_hidden_in_a_header() -> None:
     SecretUrl("https://sk-lone-user@host/v1")
-    assert redacted("(sk-lone-user) (c2stbG9uZS11c2VyOg==)") == "(***) (***)"
+    assert redact("(sk-lone-user) (c2stbG9uZS11c2VyOg==)") == "(***) (***)"
 
 
 def test_a_key_that_is_not_utf_8_is_hidden() -> None:
     keep_secret("sk-odd-\udc80-\ud800-key")
-    assert redacted("it is sk-odd-\udc80-\ud800-key") == "it is ***"
+    assert redact("it is sk-odd-\udc80-\ud800-key") == "it is ***"
 
 
 def test_the_longer_of_two_overlapping_secrets_is_hidden_whole() -> None:
     keep_secret("marked-begin")
     keep_secret("marked-begin-and-more")
-    assert redacted("marked-begin-and-more marked-begin") == "*** ***"
+    assert redact("marked-begin-and-more marked-begin") == "*** ***"
 
 
 def test_a_short_secret_is_hidden_only_in_its_place() -> None:
     url = SecretUrl("https://me:none@host/v1")
-    assert redacted(f"none at {url.secret_url()}") == "none at https://me:***@host/v1"
+    assert redact(f"none at {url.secret_url()}") == "none at https://me:***@host/v1"
 
 
 def test_the_text_of_a_task_is_changed_only_where_it_holds_keys() -> None:
     keep_secret(KEY)
     SecretUrl("postgresql://me:marked-pw@db/x")
     text = "connect('postgresql://me:marked-pw@db/x') or https://a:b@c?key=d"
-    assert redacted_data(text) == text
-    assert redacted_data(f"{text} {KEY}") == f"{text} ***"
-    assert "marked-pw" not in redacted(text)
+    assert redact_data(text) == text
+    assert redact_data(f"{text} {KEY}") == f"{text} ***"
+    assert "marked-pw" not in redact(text)
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_the_text_of_a_task_is_changed_only_where_it_holds_keys() -> None:
     ],
 )
 def test_text_without_credentials_is_unchanged(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
