@@ -56,7 +56,7 @@ Parts = Callable[[int], Iterator[MicroBatch]]
 """Reads the micro-batches of the batch with a number."""
 
 
-class OnTokens(ParallelTrainer):
+class TrlTrainer(ParallelTrainer):
     """Our side of the three trainers."""
 
     data_collator: Any
@@ -96,15 +96,15 @@ class OnTokens(ParallelTrainer):
         return dataset
 
 
-class SftOnTokens(OnTokens, SFTTrainer):  # type: ignore[misc]
+class SftOnTokens(TrlTrainer, SFTTrainer):  # type: ignore[misc]
     """The mean cross-entropy of labelled tokens."""
 
 
-class RewardModel(OnTokens, RewardTrainer):  # type: ignore[misc]
+class RewardModel(TrlTrainer, RewardTrainer):  # type: ignore[misc]
     """The Bradley-Terry loss, with the centring term."""
 
 
-class Preferences(OnTokens, DPOTrainer):  # type: ignore[misc]
+class Preferences(TrlTrainer, DPOTrainer):  # type: ignore[misc]
     """DPO. The reference is a copy of the policy, under the name `ref`."""
 
 

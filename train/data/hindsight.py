@@ -30,11 +30,11 @@ class RatedArm(NamedTuple):
 
 View: TypeAlias = Callable[[Trajectory, Sequence[Lesson]], Prompt]
 """Writes the prompt about a failure and the lessons before it."""
-_TASKS_AT_ONCE = 100
+_CHUNK_TASKS = 100
 """Number of tasks whose attempts are in memory together."""
 
 
-def relabelled(
+def relabel(
     arms: Sequence[RatedArm],
     build: BuildHindsight | None,
     view: View,
@@ -61,8 +61,8 @@ def _of_arm(
     arm: RatedArm, writer: Hindsight | None, view: View, other_goals: int, reads_history: bool
 ) -> Iterator[AdviceText]:
     task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
-    for start in range(0, len(task_ids), _TASKS_AT_ONCE):
-        chosen = task_ids[start : start + _TASKS_AT_ONCE]
+    for start in range(0, len(task_ids), _CHUNK_TASKS):
+        chosen = task_ids[start : start + _CHUNK_TASKS]
         attempts = dict(arm.store.stream_trajectories(arm.arm, chosen))
         advice = {stored.key: stored for stored in arm.store.stream_reflections(arm.arm, chosen)}
         prompts = {key_before(stored): stored.reflection.prompt for stored in advice.values()}

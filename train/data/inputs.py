@@ -25,7 +25,7 @@ from retroformer.run.stage_metrics import TrainingTasks, training_tasks
 from retroformer.run.store import Store
 
 from .failures import Failure, stored_failures
-from .hindsight import RatedArm, View, relabelled
+from .hindsight import RatedArm, View, relabel
 from .samples import AdviceText, Prompt, RatedGroup, rated_groups
 
 
@@ -87,7 +87,7 @@ def hindsight(experiment: Experiment) -> list[AdviceText]:
             view, other_goals = _view(source.experiment), experiment.train.sft.other_goals
             reads_history = source.experiment.reflector.history == "all"
             arms = _rated_arms([source])
-            advice += relabelled(arms, build, view, other_goals=other_goals, reads_history=reads_history)
+            advice += relabel(arms, build, view, other_goals=other_goals, reads_history=reads_history)
         if not advice:
             _refuse_unrated(sources, list(_rated(sources)))
             raise MissingInput(

@@ -19,7 +19,7 @@ from .samples import Sample, SamplePair
 Item = TypeVar("Item")
 Row = dict[str, list[int]]
 TOKENS = pa.list_(pa.int32())
-AT_ONCE = 1000
+CHUNK_ROWS = 1000
 """Rows that are in memory while they are written."""
 
 
@@ -73,7 +73,7 @@ def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[
     # Not in the system's temporary folder, which may be held in memory.
     with writing_to(folder), tempfile.TemporaryFile(dir=folder) as file:
         with pa.ipc.new_stream(file, schema) as stream:
-            while batch := list(islice(remaining, AT_ONCE)):
+            while batch := list(islice(remaining, CHUNK_ROWS)):
                 arrays = [pa.array([row[name] for row in batch], TOKENS) for name in columns]
                 stream.write_batch(pa.record_batch(arrays, schema=schema))
         file.flush()

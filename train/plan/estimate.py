@@ -18,7 +18,7 @@ from retroformer.errors import ConfigError
 from retroformer.files.available_memory import available_memory
 
 from ..base import CPU, computes_bfloat16, device
-from ..shared_prompt.reading import AT_ONCE
+from ..shared_prompt.reading import TOKEN_CHUNK
 from ..stage import Stage
 from ..stage_kinds import ACTOR_ROWS, STAGES, Device, StageKind, stages_of
 from .shape import Shape, read_config, shape_of
@@ -194,7 +194,7 @@ def _logits(case: PlannedStage, tokens: int) -> float:
     """
     if case.kind.language_head == "none":
         return 0
-    shape, at_once = case.shape, min(tokens, AT_ONCE)
+    shape, at_once = case.shape, min(tokens, TOKEN_CHUNK)
     head = shape.vocabulary * shape.hidden * (case.size < FP32)
     return FP32 * (3 * shape.vocabulary * at_once + head + 2 * tokens * shape.hidden)
 

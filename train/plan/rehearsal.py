@@ -103,8 +103,8 @@ def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
         return model, lambda: list(ppo.ppo(model, optimizer, prompts, train.ppo, draw, answer=answer))
     optimizer = make_optimizer(model, train.grpo)
 
-    def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
-        return torch.zeros(len(asked))  # Scoring needs less memory than training on as many rows.
+    def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
+        return torch.zeros(len(indices))  # Scoring needs less memory than training on as many rows.
 
     return model, lambda: list(grpo.grpo(model, optimizer, prompts, rewards, train.grpo, draw, answer=answer))
 

@@ -52,8 +52,8 @@ CLIP, CLIP_HIGH = 0.2, 0.28
 class Rewards(Protocol):
     """Rates responses."""
 
-    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
-        """Return a reward for each of B responses, (B,), `nan` if missing; `asked` are the numbers of their prompts."""
+    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
+        """Return a reward for each of B responses, (B,), `nan` if missing; `indices` number their prompts."""
         ...
 
 
@@ -88,9 +88,9 @@ def grpo(
     """
     lengths, size = [len(ids) for ids in prompts], settings.group
 
-    def rewarded(update: int, asked: Sequence[int]) -> _Groups:
-        responses = answer(model, [prompts[number] for number in asked], draw)
-        return _Groups(asked, responses, rewards(update, asked, responses))
+    def rewarded(update: int, indices: Sequence[int]) -> _Groups:
+        responses = answer(model, [prompts[number] for number in indices], draw)
+        return _Groups(indices, responses, rewards(update, indices, responses))
 
     for update in range(first_update, settings.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
@@ -104,8 +104,8 @@ def grpo(
         refilled = int(equal_N.sum()) if settings.dapo else 0
         if refilled:
             kept, seed = groups.where(~equal_N), f"prompts of turn 1 {draw.seed} {update}"
-            asked = refill_indices(lengths, seed, refilled, size, Counter(groups.asked), set(kept.asked))
-            groups = kept.followed_by(rewarded(update, asked), draw.pad_id)
+            indices = refill_indices(lengths, seed, refilled, size, Counter(groups.indices), set(kept.indices))
+            groups = kept.followed_by(rewarded(update, indices), draw.pad_id)
         # Step 3. Each response is compared with the others of its group.
         batch = compare(model, groups.responses, groups.rewards_B, settings, draw)
         facts = batch.facts | {"score": score} | describe(groups.responses.prompts, groups.responses.tokens)
@@ -121,7 +121,7 @@ def grpo(
 class _Groups(NamedTuple):
     """Rewarded groups of responses."""
 
-    asked: Sequence[int]
+    indices: Sequence[int]
     """Number of each response's prompt."""
     responses: Responses
     rewards_B: Tensor
@@ -129,13 +129,13 @@ class _Groups(NamedTuple):
     def where(self, kept_N: Tensor) -> "_Groups":
         """Return the marked groups."""
         kept_B = kept_N.repeat_interleave(len(self.rewards_B) // len(kept_N))
-        asked = [number for number, kept in zip(self.asked, kept_B.tolist(), strict=True) if kept]
-        return _Groups(asked, self.responses.where(kept_B), self.rewards_B[kept_B])
+        indices = [number for number, kept in zip(self.indices, kept_B.tolist(), strict=True) if kept]
+        return _Groups(indices, self.responses.where(kept_B), self.rewards_B[kept_B])
 
     def followed_by(self, others: "_Groups", pad_id: int) -> "_Groups":
         """Return these groups and others."""
         responses = self.responses.followed_by(others.responses, pad_id)
-        return _Groups([*self.asked, *others.asked], responses, torch.cat([self.rewards_B, others.rewards_B]))
+        return _Groups([*self.indices, *others.indices], responses, torch.cat([self.rewards_B, others.rewards_B]))
 
 
 @torch.no_grad()

@@ -102,14 +102,14 @@ class LiveReturns:
             self._numbers.setdefault(failure, {})[stored.reflection.text] = stored.key.candidate
             self._used[task_id, trial] += 1
 
-    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         """Return the rating of each response, (B,); `nan` if the infrastructure failed in all `loop.retries` retries.
 
         Raises:
             InfrastructureFailure: no reflection could be tried.
             BudgetExhausted: the budget of collect.tokens or collect.dollars is spent; finished rollouts are stored.
         """
-        tried = [(self._failures[number], text) for number, text in zip(asked, self.texts(responses), strict=True)]
+        tried = [(self._failures[number], text) for number, text in zip(indices, self.texts(responses), strict=True)]
         retries = self._try(update, tried)
         gains = [played.gain for played in retries]
         if all(math.isnan(gain) for gain in gains):

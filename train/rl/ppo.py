@@ -83,8 +83,8 @@ def ppo(
     for update in range(first_update, settings.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to a batch of prompts.
-        asked = prompt_indices(lengths, update, settings.batch_size // each, each, draw.seed)
-        batch_prompts = [prompts[number] for number in asked]
+        indices = prompt_indices(lengths, update, settings.batch_size // each, each, draw.seed)
+        batch_prompts = [prompts[number] for number in indices]
         responses = answer(model, batch_prompts, draw)
         if update == first_update:
             model.choose_attention(responses.groups)

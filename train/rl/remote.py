@@ -226,8 +226,8 @@ class RemoteSampler:
 
         addresses = (self._settings.base_url, *self._settings.replicas)
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(address)) for address in addresses for _ in range(PROBES)]
-        pairs = itertools.combinations((task.result() for task in asked), 2)
+            tasks = [group.create_task(ask(address)) for address in addresses for _ in range(PROBES)]
+        pairs = itertools.combinations((task.result() for task in tasks), 2)
         for (address, drawn), (other, drawn_there) in pairs:
             if not (distance := _disagreement(drawn, drawn_there)) <= self._tolerance:
                 raise ProvenanceError(

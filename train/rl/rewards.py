@@ -77,7 +77,7 @@ class ModelScores:
         self._model, self._scale, self._micro_batch_tokens = model, scale, micro_batch_tokens
 
     @torch.no_grad()
-    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         """Return the score of each response, (B,), minus one for a response without an end.
 
         Equal responses to one prompt get exactly the same score. Otherwise rounding, which depends on the place in
@@ -90,7 +90,7 @@ class ModelScores:
         parts = processes.each(micro_batches, lambda block: self._model.scores(block.packed))
         raw_B = torch.cat(parts)
         require_finite_scores(raw_B)
-        rows = [(number, tuple(tokens)) for number, tokens in zip(asked, responses.tokens, strict=True)]
+        rows = [(number, tuple(tokens)) for number, tokens in zip(indices, responses.tokens, strict=True)]
         first: dict[tuple[int, tuple[int, ...]], int] = {}
         equal_B = raw_B[[first.setdefault(row, place) for place, row in enumerate(rows)]]
         return self._scale(equal_B, responses.ended_B)
@@ -134,6 +134,6 @@ class StoredGroups:
         }
         return responses._replace(facts=facts, importance_BT=weights_BT)
 
-    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         """Return the ratings of the reflections that were given last, (B,), `nan` for repeated ones."""
         return torch.tensor([response.rating for response in self._given], device=responses.response_BT.device)

@@ -6,7 +6,7 @@
   its tokens of k1. entropy: mean over the tokens, in nats.
 - response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.updates`.
-- alarm_collapse, alarm_length: 1 while they ring, see `train.rl.updates`; `alarms` has a sentence for each that rang.
+- alarm_collapse, alarm_length: 1 while they are on, see `train.rl.updates`; `alarms` has a sentence for each of them.
 - importance, truncated: of stored reflections, the mean weight of a token, and the share of tokens whose weight was cut
   at its bound; see `train.rl.rewards`.
 - server_distance, server_kl: if a server generates the responses, see `train.rl.remote`; `drawn_by` names it.
@@ -115,12 +115,12 @@ class _BroadcastRewards(NamedTuple):
     source: grpo.Rewards | None
     """What rewards; None in the other processes."""
 
-    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         """Return the rewards that the main process has computed."""
 
         def rewarded(_: None) -> Tensor:
             assert self.source is not None, "the first item is the main process's"
-            return self.source(update, asked, responses)
+            return self.source(update, indices, responses)
 
         (rewards_B,) = processes.each([None], rewarded)
         return rewards_B

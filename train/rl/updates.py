@@ -105,22 +105,22 @@ def take_updates(
         Stopped: SIGTERM has asked for it; a checkpoint is saved.
         RetroformerError: the next update cannot be computed; a checkpoint of the previous ones is saved.
     """
-    steps, resumed_from, rung = stage.experiment.train.checkpoint_steps, len(history), len(first_rings(history))
+    steps, resumed_from, reported = stage.experiment.train.checkpoint_steps, len(history), len(first_alarms(history))
     progress_line = line(f"train {stage.name}", settings.updates, resumed_from, console=processes.screen())
     with tracker(stage) as track, progress_line as progress:
         try:
             for facts in updates:
-                history.append(facts | ringing(history, facts))
+                history.append(facts | alarm_facts(history, facts))
                 track(len(history), history[-1])
                 divergence = f"  kl {facts['kl']:.2f}" if "kl" in facts else ""
                 progress.show(len(history), f"score {facts['score']:+.2f}{divergence}")
-                for alarm in first_rings(history)[rung:]:
+                for alarm in first_alarms(history)[reported:]:
                     logger.warning(alarm)
-                    rung += 1
-                asked = len(history) < settings.updates and preemption.stop_requested()
-                if asked or len(history) % steps == 0:
+                    reported += 1
+                stop = len(history) < settings.updates and preemption.stop_requested()
+                if stop or len(history) % steps == 0:
                     checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
-                if asked:
+                if stop:
                     raise preemption.stopped(stage.name, len(history), settings.updates, "update")
         except preemption.Stopped:
             raise
@@ -136,7 +136,7 @@ def take_updates(
                 checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
             raise
     counts = {"updates": len(history), "resumed_from_update": resumed_from}
-    return counts | {"alarms": first_rings(history), "history": history}
+    return counts | {"alarms": first_alarms(history), "history": history}
 
 
 Describe = Callable[[Sequence[list[int]], Sequence[list[int]]], dict[str, float]]
@@ -168,9 +168,9 @@ def describer(tokenizer: Any, prompts: Sequence[Prompt], prompt_ids: Sequence[li
     """Return a function that computes the facts of an update of `prompts`, whose tokens are `prompt_ids`."""
     by_ids = {tuple(ids): prompt for ids, prompt in zip(prompt_ids, prompts, strict=True)}
 
-    def describe(asked: Sequence[list[int]], responses: Sequence[list[int]]) -> dict[str, float]:
+    def describe(prompts: Sequence[list[int]], responses: Sequence[list[int]]) -> dict[str, float]:
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in responses]
-        return repetition(texts, [by_ids[tuple(ids)] for ids in asked])
+        return repetition(texts, [by_ids[tuple(ids)] for ids in prompts])
 
     return describe
 
@@ -179,13 +179,13 @@ LEAST_ENTROPY = 0.25
 LEAST_DISTINCT = 0.5
 LEAST_ENDED = 0.75
 MOST_TOKENS = 2.0
-"""Shares of the first value beyond which an alarm rings. In good runs entropy may fall far; lengths change little."""
+"""Shares of the first value beyond which an alarm is on. In good runs entropy may fall far; lengths change little."""
 
 
 class Alarm(NamedTuple):
     """A condition on the facts of the first update and of a later one, and its message."""
 
-    rings: Callable[[Facts, Facts], bool]
+    is_on: Callable[[Facts, Facts], bool]
     says: str
     facts: tuple[str, ...]
     """Names of the facts that the condition reads."""
@@ -207,21 +207,21 @@ ALARMS: Mapping[str, Alarm] = MappingProxyType(
         "alarm_length": Alarm(_blown_up, "the responses have grown or do not end", ("ended", "response_tokens")),
     }
 )
-"""The alarms, by the name of the fact that is 1 while they ring and 0 otherwise."""
+"""The alarms, by the name of the fact that is 1 while they are on and 0 otherwise."""
 
 
-def ringing(history: Sequence[Facts], now: Facts) -> Facts:
+def alarm_facts(history: Sequence[Facts], now: Facts) -> Facts:
     """Return a fact for each alarm (1 or 0) of the update `now` that follows `history`."""
     first = history[0] if history else now
-    return {name: float(alarm.rings(first, now)) for name, alarm in ALARMS.items()}
+    return {name: float(alarm.is_on(first, now)) for name, alarm in ALARMS.items()}
 
 
-def first_rings(history: Sequence[Facts]) -> list[str]:
-    """Return a sentence for each alarm that has rung, about the first time it did, in the order of updates."""
+def first_alarms(history: Sequence[Facts]) -> list[str]:
+    """Return a sentence for each alarm that has reported, about the first time it did, in the order of updates."""
     sentences: dict[str, str] = {}
     for update, now in enumerate(history, start=1):
         for name, alarm in ALARMS.items():
-            if name not in sentences and alarm.rings(history[0], now):
+            if name not in sentences and alarm.is_on(history[0], now):
                 sentences[name] = f"Update {update}: {alarm.says} ({_change(alarm, history[0], now)})."
     return list(sentences.values())
 

@@ -137,10 +137,10 @@ def _take_episodes(stage: Stage, learner: Learner, play: Play) -> None:
                 track(len(history), facts)
                 solved = fmean(shown["solved"] for shown in history[-SHOWN_EPISODES:])
                 progress.show(len(history), f"solved {solved:.2f}  steps {len(learner.replay)}")
-                asked = len(history) < settings.episodes and preemption.stop_requested()
-                if asked or len(history) % experiment.train.checkpoint_steps == 0:
+                stop = len(history) < settings.episodes and preemption.stop_requested()
+                if stop or len(history) % experiment.train.checkpoint_steps == 0:
                     learner.save(stage.checkpoints)
-                if asked:
+                if stop:
                     raise preemption.stopped(stage.name, len(history), settings.episodes, "episode")
         except NotFinite as error:
             raise NotFinite(f"Episode {len(history) + 1} of {stage.name} ends in no policy. {error}") from None

@@ -132,12 +132,12 @@ def rounding_of_separate_rows(trunk: Any, values: Values, group: Group) -> dict[
 
 
 def _compared(trunk: Any, values: Values, masked: Sequence[Group], plain: Sequence[Group]) -> dict[str, float]:
-    with _without_dropout(trunk):
-        ours = _reading(trunk, values, masked, hidden_states)
-        theirs = _reading(trunk, values, plain, plain_states)
+    with _no_dropout(trunk):
+        masked_reading = _reading(trunk, values, masked, hidden_states)
+        plain_reading = _reading(trunk, values, plain, plain_states)
     return {
-        "hidden states": _relative_difference(ours.states, theirs.states),
-        "gradient": _relative_difference(ours.gradient, theirs.gradient),
+        "hidden states": _relative_difference(masked_reading.states, plain_reading.states),
+        "gradient": _relative_difference(masked_reading.gradient, plain_reading.gradient),
     }
 
 
@@ -169,8 +169,8 @@ def _states(hidden_BLH: Tensor, packed: Packed) -> list[Tensor]:
     return [predicting(hidden_BLH, packed), hidden_BLH[packed.row_R, packed.last_R].float()]
 
 
-def _relative_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    pairs = list(zip(ours, theirs, strict=True))
+def _relative_difference(masked_reading: Sequence[Tensor], plain_reading: Sequence[Tensor]) -> float:
+    pairs = list(zip(masked_reading, plain_reading, strict=True))
     squares = sum(float((mine.float() - other.float()).square().sum()) for mine, other in pairs)
     scale = sum(float(other.float().square().sum()) for _, other in pairs)
     return (squares / scale) ** 0.5 if scale else float(squares > 0)
@@ -186,7 +186,7 @@ def _gradient(values: Tensor, trunk: Any) -> list[Tensor]:
 
 
 @contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
+def _no_dropout(model: nn.Module) -> Iterator[None]:
     """Switch dropout off: packed rows apply it to the prompt once, separate rows once per response."""
     rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
     try:

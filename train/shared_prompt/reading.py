@@ -21,7 +21,7 @@ SEPARATE_ROWS = (
 """What to do about a model that cannot read packed rows, for messages."""
 CHANGED_LOGITS = "set train.trainer=trl for warm, sft and reward, and take another train.base_model for other stages"
 """What to do about a model that changes its logits, for messages."""
-AT_ONCE, WORDS_AT_ONCE = 128, 16_384
+TOKEN_CHUNK, VOCABULARY_CHUNK = 128, 16_384
 """Tokens and entries of the vocabulary whose logits are in memory at once: 8 MB."""
 
 
@@ -96,10 +96,10 @@ class _ChosenLogProbs(torch.autograd.Function):
         total_N = torch.zeros_like(highest_N)
         # Sum of exp(logit) times the weights for the gradient, else times the logit for the entropy.
         weighted = torch.zeros_like(hidden_NH if trains else highest_N)
-        for first in range(0, len(weight_VH), WORDS_AT_ONCE):
-            weight_WH = weight_VH[first : first + WORDS_AT_ONCE].float()
-            for start in range(0, len(token_N), AT_ONCE):
-                part = slice(start, start + AT_ONCE)
+        for first in range(0, len(weight_VH), VOCABULARY_CHUNK):
+            weight_WH = weight_VH[first : first + VOCABULARY_CHUNK].float()
+            for start in range(0, len(token_N), TOKEN_CHUNK):
+                part = slice(start, start + TOKEN_CHUNK)
                 logits_CW = linear(hidden_NH[part], weight_WH)
                 highest_C = highest_N[part].maximum(logits_CW.amax(dim=1))
                 kept_C = (highest_N[part] - highest_C).exp()

@@ -12,7 +12,7 @@ import pytest
 from retroformer.method.records import PreferencePair
 from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_tokenizer
-from train.data.rows import AT_ONCE, write_pairs, write_rows, write_samples
+from train.data.rows import CHUNK_ROWS, write_pairs, write_rows, write_samples
 from train.data.samples import AdviceText, sample_pairs, samples
 from train.stage import make_stage
 
@@ -48,16 +48,16 @@ def test_rows_are_written_as_a_stream_and_leave_no_file(tmp_path: Path) -> None:
         most = max(most, alive)
 
     def made_rows() -> Iterator[Row]:
-        for number in range(5 * AT_ONCE):
+        for number in range(5 * CHUNK_ROWS):
             row = Row(ids=[number, number + 1])
             count(1)
             weakref.finalize(row, count, -1)
             yield row
 
     rows = write_rows(made_rows(), ("ids",), tmp_path)
-    assert 0 < most <= 2 * AT_ONCE + 1
+    assert 0 < most <= 2 * CHUNK_ROWS + 1
     assert not list(tmp_path.iterdir())
-    assert len(rows) == 5 * AT_ONCE
+    assert len(rows) == 5 * CHUNK_ROWS
     assert [rows[number] for number in (0, 2345, -1)] == [{"ids": [n, n + 1]} for n in (0, 2345, 4999)]
 
 

@@ -27,7 +27,7 @@ from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import AUTHOR, collect, config_file, metrics, prompt
 from train.__main__ import main
 from train.base import add_fresh_adapter, load_base
-from train.rl.updates import first_rings
+from train.rl.updates import first_alarms
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK = {"learning_rate": 1e-2, "batch_size": 8, "group": 4, "epochs": 2, "updates": 12}
@@ -63,7 +63,7 @@ def test_a_killed_run_against_the_reward_model_ends_like_an_unbroken_one(
     assert "trained grpo: runs/tiny/grpo (12 prompts, 12 updates, score " in capsys.readouterr().out
     require_alike(broken, train_in(whole, "grpo", config), 3)
     assert broken["history"][-1]["kl"] > 0
-    assert broken["alarms"] == first_rings(broken["history"])
+    assert broken["alarms"] == first_alarms(broken["history"])
     assert all({"alarm_collapse", "alarm_length"} <= facts.keys() for facts in broken["history"])
     main(["grpo", str(config)])
     assert "grpo is already done with these inputs" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
 from train.rl.sampling import sampling_settings
 from train.rl.stage import train_by_ppo
-from train.rl.updates import first_rings, make_optimizer
+from train.rl.updates import first_alarms, make_optimizer
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -54,8 +54,8 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     for facts in metrics["history"]:
         assert not set(FACTS) - facts.keys()
         assert all(isinstance(value, float | int) for value in facts.values())
-    assert metrics["alarms"] == said == first_rings(metrics["history"])
-    assert any("responses have grown or do not end" in alarm for alarm in first_rings(metrics["history"][:2]))
+    assert metrics["alarms"] == said == first_alarms(metrics["history"])
+    assert any("responses have grown or do not end" in alarm for alarm in first_alarms(metrics["history"][:2]))
 
     # The checkpoint of a run that was killed after its second update.
     model = SharedBase(load_base(train), sft, reward)
@@ -69,7 +69,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     assert resumed["resumed_from_update"] == 2
     assert (resumed["history"], resumed["alarms"]) == (metrics["history"], metrics["alarms"])
     assert resumed_weights == weights
-    assert said == metrics["alarms"][len(first_rings(metrics["history"][:2])) :]
+    assert said == metrics["alarms"][len(first_alarms(metrics["history"][:2])) :]
 
 
 def test_a_policy_of_another_shape_than_the_config_asks_for_is_refused(tiny_base: Path, workplace: Path) -> None:

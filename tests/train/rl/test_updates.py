@@ -13,7 +13,7 @@ from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.rl.policy import SharedBase
-from train.rl.updates import Facts, describer, first_rings, make_optimizer, repetition, ringing, take_updates
+from train.rl.updates import Facts, alarm_facts, describer, first_alarms, make_optimizer, repetition, take_updates
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -68,7 +68,7 @@ def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
     history: list[dict[str, float]] = []
     for change in ({}, *changes):
         now = FIRST | change
-        history.append(now | ringing(history, now))
+        history.append(now | alarm_facts(history, now))
     return history
 
 
@@ -91,7 +91,7 @@ def test_an_alarm_rings_beyond_its_share_of_the_first_value(change: dict[str, fl
 def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> None:
     history = history_of({}, {"entropy": 0.1}, {}, {"entropy": 0.1, "ended": 0.5})
     assert [facts["alarm_collapse"] for facts in history] == [0.0, 0.0, 1.0, 0.0, 1.0]
-    assert first_rings(history) == [
+    assert first_alarms(history) == [
         "Update 3: the policy says the same to everything (entropy 1.00 at first and 0.10 now, distinct_2 0.80 at "
         "first and 0.80 now).",
         "Update 5: the responses have grown or do not end (ended 1.00 at first and 0.50 now, response_tokens "
@@ -100,15 +100,15 @@ def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> N
 
 
 def test_the_first_update_never_rings() -> None:
-    assert first_rings(history_of()) == []
-    assert ringing([], {"entropy": 0.0, "distinct_2": 0.0, "ended": 0.0, "response_tokens": 99.0}) == {
+    assert first_alarms(history_of()) == []
+    assert alarm_facts([], {"entropy": 0.0, "distinct_2": 0.0, "ended": 0.0, "response_tokens": 99.0}) == {
         "alarm_collapse": 0.0,
         "alarm_length": 0.0,
     }
 
 
 def test_updates_recorded_without_alarms_ring_as_well() -> None:
-    (said,) = first_rings([FIRST, FIRST | {"ended": 0.5}])
+    (said,) = first_alarms([FIRST, FIRST | {"ended": 0.5}])
     assert said.startswith("Update 2: the responses have grown or do not end")
 
 

@@ -12,7 +12,7 @@ from train.data.samples import Sample, SamplePair
 from train.pair_split import weights_of_pairs
 from train.shared_prompt.group import Group, Groups, consecutive, divided, group_of, micro_batches, training_batches
 from train.shared_prompt.packed import pack
-from train.shared_prompt.reading import AT_ONCE, WORDS_AT_ONCE, token_readings
+from train.shared_prompt.reading import TOKEN_CHUNK, VOCABULARY_CHUNK, token_readings
 
 ASKED, OTHER = [5, 6, 7], [9]
 GOOD, FAIR, BAD = [1, 2], [3], [4, 4, 4]
@@ -99,7 +99,13 @@ def test_micro_batches_hold_at_most_so_many_tokens_with_padding() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "words"),
-    [(1, 11), (AT_ONCE, 11), (AT_ONCE + 1, 11), (3 * AT_ONCE, WORDS_AT_ONCE), (AT_ONCE + 1, 2 * WORDS_AT_ONCE + 5)],
+    [
+        (1, 11),
+        (TOKEN_CHUNK, 11),
+        (TOKEN_CHUNK + 1, 11),
+        (3 * TOKEN_CHUNK, VOCABULARY_CHUNK),
+        (TOKEN_CHUNK + 1, 2 * VOCABULARY_CHUNK + 5),
+    ],
 )
 def test_log_probabilities_and_their_gradient_are_those_of_a_softmax_over_all_words(tokens: int, words: int) -> None:
     torch.manual_seed(0)
@@ -136,9 +142,9 @@ class _Largest(TorchDispatchMode):
 
 def test_the_head_is_never_copied_as_a_whole() -> None:
     """A vocabulary of 128,000 times a width of 4,096 would take 2 GB in fp32 at every read."""
-    head = torch.nn.Linear(64, 4 * WORDS_AT_ONCE, bias=False, dtype=torch.bfloat16)
-    packed = pack([Group([1], [torch.randint(4 * WORDS_AT_ONCE, (AT_ONCE,)).tolist()])])
-    hidden_NH = torch.randn(AT_ONCE, 64, requires_grad=True)
+    head = torch.nn.Linear(64, 4 * VOCABULARY_CHUNK, bias=False, dtype=torch.bfloat16)
+    packed = pack([Group([1], [torch.randint(4 * VOCABULARY_CHUNK, (TOKEN_CHUNK,)).tolist()])])
+    hidden_NH = torch.randn(TOKEN_CHUNK, 64, requires_grad=True)
     with _Largest() as largest:
         token_readings(hidden_NH, packed, head).log_probs_N.sum().backward()  # type: ignore[no-untyped-call]
-    assert AT_ONCE * 64 < largest.elements <= WORDS_AT_ONCE * max(64, AT_ONCE)
+    assert TOKEN_CHUNK * 64 < largest.elements <= VOCABULARY_CHUNK * max(64, TOKEN_CHUNK)
