@@ -287,10 +287,12 @@ def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
     included_T = first_failures(rates.all_tasks)
-    trial, by = -1 if comparison.trial is None else comparison.trial, comparison.trial
+    trial, by = -1, "the last trial"
+    if comparison.trial is not None:
+        trial, by = comparison.trial, f"trial {comparison.trial}"
     difference = select_tasks(paired_difference(first, second, trial), included_T)
     of_shared = "" if first.shares_first and second.shares_first else f" of {shared_first_arm(rates.all_tasks).name}"
-    failed = f" tasks that failed at trial 0{of_shared}, {'the last trial' if by is None else f'trial {by}'}"
+    failed = f" tasks that failed at trial 0{of_shared}, {by}"
     mean = None if comparison.mean is None else f"mean at least {comparison.mean:g}"
     low = None if comparison.low is None else f"lower bound above {comparison.low:g}"
     names = [arm_cell(first.name), arm_cell(second.name)]
@@ -301,8 +303,10 @@ def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str
     met = (comparison.mean is None or interval.mean >= comparison.mean) and (
         comparison.low is None or interval.low > comparison.low
     )
-    is_open = first.incomplete or second.incomplete
-    row += [interval_cell(interval, arms=(first.name, second.name)), "open" if is_open else "met" if met else "missed"]
+    result = "met" if met else "missed"
+    if first.incomplete or second.incomplete:
+        result = "open"
+    row += [interval_cell(interval, arms=(first.name, second.name)), result]
     if len(clusters_T):
         row.append(_interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
     return row
