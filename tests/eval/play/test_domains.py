@@ -154,10 +154,10 @@ def test_one_reflector_learns_from_two_environments_and_is_evaluated_in_both(
 
     with pytest.raises(ConfigError, match="2 of 2 evaluation tasks were used for training"):
         evaluate([str(config), "domains.questions.eval.split=early", "eval.tasks=2"])
-    retroformer(["export", str(config), "facts", "domain=questions"])
-    assert "trajectories" in capsys.readouterr().out
+    retroformer(["export", str(config), "facts.jsonl", "domain=questions"])
+    assert "6 cases are in facts.jsonl" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="add domain=household or domain=questions to the command"):
-        retroformer(["export", str(config), "facts"])
+        retroformer(["export", str(config), "facts.jsonl"])
 
 
 def test_training_tasks_of_one_domain_are_refused_in_another_with_the_same_environment(
