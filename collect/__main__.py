@@ -67,14 +67,11 @@ def warm(config: ConfigFile, overrides: Overrides) -> None:
         print(asyncio.run(write_advice(loaded)))
 
 
-@app.command(options_metavar="[--format NAME] [--port PORT]", epilog=example("collect listen configs/agent.yaml"))
+@app.command(options_metavar="[--port PORT]", epilog=example("collect listen configs/agent.yaml"))
 def listen(
     config: ConfigFile,
     overrides: Overrides,
     *,
-    trace_format: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="Format of the traces.", show_default=True)
-    ] = "otlp",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any.")] = 4318,
 ) -> None:
     """Receive traces that other programs export, until it is interrupted.
@@ -85,13 +82,9 @@ def listen(
     from retroformer.config.file import load
     from retroformer.config.plugins import load_plugin
 
-    serve = load_plugin("retroformer.listeners", trace_format, "trace listener")
+    serve = load_plugin("retroformer.listeners", "otlp", "trace listener")
     inbox = load(config, overrides).folder / "traces"
-
-    def announce(address: str) -> None:
-        print(f"{address} receives traces in {inbox}", flush=True)
-
-    serve(inbox, port, announce)
+    serve(inbox, port, lambda address: print(f"{address} receives traces in {inbox}", flush=True))
 
 
 def _print_domain(experiment: "Experiment") -> None:

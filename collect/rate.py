@@ -71,8 +71,7 @@ async def _play_elsewhere(config: LoadedConfig, ledger: Ledger, tasks: tuple[Tas
 async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
     """Start what a worker needs, and yield what plays chunks of the round's tasks.
 
-    Raises:
-        RetroformerError: the store, an endpoint or the environment is not available.
+    Raises RetroformerError: the store, an endpoint or the environment is not available.
     """
     experiment = config.experiment
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
@@ -114,8 +113,7 @@ async def _experience(
 def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experiment) -> str:
     """Summarise what the store holds about these tasks, in five lines; in six if `train.rated_by` rates them anew.
 
-    Raises:
-        ConfigError: `train.rated_by` names no return of this environment.
+    Raises ConfigError: `train.rated_by` names no return of this environment.
     """
     chosen = {task.id for task in tasks}
     attempts = [attempt for attempt in store.attempt_rows(arm) if attempt.task_id in chosen]

@@ -15,8 +15,7 @@ from retroformer.run.store import Store
 def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
     """Return the next `collect.tasks` tasks after those of earlier rounds.
 
-    Raises:
-        MissingInput: the split has no tasks left.
+    Raises MissingInput: the split has no tasks left.
     """
     collect = experiment.collect
     start = (experiment.round - 1) * (collect.tasks or 0)
@@ -32,8 +31,7 @@ def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
 def refuse_repeated(experiment: Experiment, store: Store, tasks: Sequence[Task]) -> None:
     """Refuse tasks that an earlier round has already collected.
 
-    Raises:
-        ConfigError: a task of this round has attempts in an earlier one, which had another collect.tasks.
+    Raises ConfigError: a task of this round has attempts in an earlier one, which had another collect.tasks.
     """
     chosen = {task.id for task in tasks}
     for number in range(1, experiment.round):
@@ -47,8 +45,7 @@ def refuse_repeated(experiment: Experiment, store: Store, tasks: Sequence[Task])
 def ordered_tasks(experiment: Experiment) -> tuple[Task, ...]:
     """Return all tasks of the split in the configured order.
 
-    Raises:
-        ConfigError: the licence of these tasks forbids training on them.
+    Raises ConfigError: the licence of these tasks forbids training on them.
     """
     extras(experiment.environment).refuse_training(experiment.environment)
     tasks = chosen_tasks(experiment, None)

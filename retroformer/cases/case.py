@@ -184,8 +184,7 @@ _LONGEST_EXCERPT = 60
 def parse_case(text: str, where: str) -> Case:
     """Parse a case from JSON without converting types: a score in quotes is wrong. `where` begins an error.
 
-    Raises:
-        DamagedFile: it is not a case.
+    Raises DamagedFile: it is not a case.
     """
     try:
         return Case.model_validate_json(text, strict=True)

@@ -33,13 +33,7 @@ Link = tuple[Attempt, Reflection | None, tuple[Key, Trajectory | None] | None]
 
 
 def export_cases(experiment: Experiment, path: Path, name: str | None = None, *, exact: bool = False) -> str:
-    """Write the cases of a run to a file. Return a sentence with their number.
-
-    Args:
-        experiment: config of the run.
-        path: the file; an earlier one is replaced.
-        name: `cases` or `parquet`; by default the ending of the path says it.
-        exact: write all facts, with their origin, so that an import restores them.
+    """Write the cases of a run to a file, in the format of this name. Return a sentence with their number.
 
     Raises:
         MissingInput: the run has no such attempts.
@@ -59,10 +53,8 @@ def export_cases(experiment: Experiment, path: Path, name: str | None = None, *,
 def stored_cases(store: Store, *, exact: bool = False) -> Iterator[Case]:
     """Yield the cases of a run arm by arm and task by task, with the facts of one task in memory at a time.
 
-    Args:
-        store: the store of the run.
-        exact: yield the facts of all arms with their origin, so that an import restores them. Otherwise, only what was
-            collected, imported or lived through is yielded, not what was evaluated.
+    Exact cases are the facts of all arms with their origin, so that an import restores them; others only what was
+    collected, imported or lived through, not what was evaluated.
 
     Raises:
         ConfigError: a return is no score from 0 to 1, and the cases are not exact.

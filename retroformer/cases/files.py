@@ -31,8 +31,6 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _FILE_BYTES = 64 * GIB
 _ROWS_AT_ONCE = 500
 """Number of cases in memory at a time."""
-_ROW_GROUP_BYTES = 4 * GIB
-"""Largest row group, uncompressed: a small file may decompress to anything."""
 _PANDAS_INDEX = "__index_level_"
 """Beginning of the names of columns that pandas adds."""
 
@@ -40,9 +38,7 @@ _PANDAS_INDEX = "__index_level_"
 def read_cases(path: str | Path, file_format: Format | None = None) -> Iterator[Case]:
     """Read cases one by one from a file of JSON lines (`.jsonl`, also with `.gz` or `.xz`) or a Parquet file.
 
-    Args:
-        path: the file.
-        file_format: `cases` or `parquet`; by default the ending of the name decides.
+    The ending of the name decides, unless a format is given.
 
     Raises:
         MissingInput: there is no such file, or it is not a regular one.
@@ -57,18 +53,10 @@ def read_cases(path: str | Path, file_format: Format | None = None) -> Iterator[
 
 
 def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | None = None) -> int:
-    """Write cases to a file of JSON lines (`.jsonl`) or a Parquet file, which appears complete or not at all.
+    """Write cases, as they come, to a file of JSON lines (`.jsonl`) or a Parquet file; return their number.
 
-    Args:
-        path: the file; an earlier one is replaced.
-        cases: any number of cases; they are written as they come.
-        file_format: `cases` or `parquet`; by default the ending of the name decides.
-
-    Returns:
-        Number of cases.
-
-    Raises:
-        ConfigError: the name has another ending.
+    The file appears complete or not at all, in place of an earlier one. The ending of the name decides, unless a format
+    is given. Raises ConfigError if the name has another ending.
     """
     path = Path(path)
     write = _write_parquet if (file_format or _format_of(path)) == "parquet" else _write_lines
@@ -102,12 +90,7 @@ def _write_lines(path: Path, cases: Iterable[Case]) -> int:
 
 
 def _read_parquet(path: Path) -> Iterator[Case]:
-    """Yield the cases of a file.
-
-    Raises:
-        DamagedFile: it is not Parquet, or a row is not a case; the sentence names the row, from 1, and the field.
-        MissingInput: it is not a regular file.
-    """
+    """Yield the cases of a file. Raises DamagedFile with the row, from 1, and the field; MissingInput."""
     import pyarrow
     import pyarrow.parquet
 
@@ -115,7 +98,6 @@ def _read_parquet(path: Path) -> Iterator[Case]:
     with open_regular(path) as file:
         try:
             opened = pyarrow.parquet.ParquetFile(file)
-            _check_size(opened.metadata, path)
             columns = [name for name in opened.schema_arrow.names if not name.startswith(_PANDAS_INDEX)]
             for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
                 for row in batch.to_pylist():
@@ -128,13 +110,6 @@ def _read_parquet(path: Path) -> Iterator[Case]:
             raise DamagedFile(
                 f"{path} cannot be read as Parquet after row {number} ({what}): get a fresh copy."
             ) from None
-
-
-def _check_size(metadata: Any, path: Path) -> None:
-    for number in range(metadata.num_row_groups):
-        if metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES:
-            limit = size(_ROW_GROUP_BYTES)
-            raise DamagedFile(f"Row group {number} of {path} holds more than {limit}, the limit: write smaller ones.")
 
 
 def _write_parquet(path: Path, cases: Iterable[Case]) -> int:

@@ -1,9 +1,8 @@
 """Reads cases into a run, from files of cases and from other programs' records.
 
-They are stored as facts, so that train, export and reports read them like collected ones. An attempt with advice and a
-retry becomes a rated reflection, in the arm that `collect` fills. An attempt with advice alone becomes a reflection
-without a rating, and any other attempt a fact that waits for advice. An attempt that was retried without advice
-measures luck, so both lie in the arm of unadvised retries, as with `retroformer.Reflector`.
+They are stored as facts, which train, export and reports read like collected ones. An attempt with advice and a retry
+becomes a rated reflection in the arm that `collect` fills, and a failure alone waits for advice there. An attempt that
+was retried without advice measures luck, so both lie in the arm of unadvised retries.
 
 Keys follow from content: the task's id is followed by a hash of the attempt, such as `refund-1@0123456789ab`, and a
 candidate or repeat has a hash of its text above its own number. So cases may come in any order and from several
@@ -11,10 +10,8 @@ processes, equal ones are stored once, and an import that was killed is complete
 pieces of advice on one attempt share its key and make preference pairs. Thinking is removed from such cases, and
 registered secrets are hidden, before anything is stored.
 
-Their conditions say where they come from. They name no environment, actor or loop, as an import cannot know them. So
-they are never mixed with attempts that `collect` makes under a config, or with cases of another source.
-
-A case with an origin is stored under its keys and conditions, as it is.
+Their conditions say where they come from, so they are never mixed with attempts that `collect` makes under a config, or
+with cases of another source. A case with an origin is stored under its keys and conditions, as it is.
 """
 
 import hashlib
@@ -28,7 +25,7 @@ from typing import Any, NamedTuple
 from retroformer.agents.attempt_result import as_trajectory, read_result, text_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAttempt, Origin
 from retroformer.cases.files import FORMATS, read_cases
-from retroformer.cases.traced import Skipped
+from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.conditions import check_imported, is_record_of_conditions, prompts_sha256
 from retroformer.config.experiment import Experiment
@@ -44,9 +41,9 @@ from retroformer.run.store.marks import Mark
 
 IMPORTERS = "retroformer.importers"
 """Entry point group of the formats of integrations and installed packages: NAME = "module:function", a `Reader`."""
-Reader = Callable[[Path, str | None, Any], Iterator[Case | Skipped]]
+Reader = Callable[[Path, str | None, Any], Iterator[TracedAttempt | Case | Skipped]]
 """Reader of a format: gets a file or folder, the name of the score to use (None: the only one) and the config's section
-of the environment; yields cases, and an entry for everything that is left out.
+of the environment; yields attempts, which are grouped into cases, or cases, and an entry for everything left out.
 
 It raises MissingInput with file, line and field for whatever cannot be read.
 """
@@ -62,15 +59,8 @@ def import_cases(
 ) -> str:
     """Add the cases of a file or folder to the run's store, all or none. Cases that are already stored do not change.
 
-    Args:
-        experiment: config of the run.
-        path: file or folder.
-        name: name of the format; by default the ending of the path says it.
-        score: name of the score to use, of a format that has several.
-        as_json: whether the last line of the summary is JSON.
-
-    Returns:
-        Summary with the numbers of cases and facts, and of entries that were left out.
+    `name` is the format, by default that of the path's ending, and `score` the score to use, in a format with several.
+    Return a summary with the numbers of cases, facts, and entries left out, perhaps with JSON at its end.
 
     Raises:
         MissingInput: there is no such file, it cannot be read, or it has no case.
@@ -85,7 +75,7 @@ def import_cases(
     def cases() -> Iterator[Case]:
         skipped.clear()
         empty = True
-        for entry in _entries(experiment, path, name, score):
+        for entry in cases_of(_entries(experiment, path, name, score)):
             if isinstance(entry, Skipped):
                 skipped[entry.reason] += 1
             else:
@@ -107,7 +97,9 @@ def import_cases(
     return "\n".join([*lines, json.dumps(stored._asdict() | {"skipped": skipped})] if as_json else lines)
 
 
-def _entries(experiment: Experiment, path: Path, name: str | None, score: str | None) -> Iterator[Case | Skipped]:
+def _entries(
+    experiment: Experiment, path: Path, name: str | None, score: str | None
+) -> Iterator[TracedAttempt | Case | Skipped]:
     """Return what a reader yields. Raises ConfigError, MissingInput."""
     if name is None or name in FORMATS:
         if score is not None:
@@ -135,11 +127,8 @@ def store_cases(
 ) -> StoredCases:
     """Add cases to the store of a run, all or none. Return their numbers.
 
-    Args:
-        experiment: config of the run; its prompt pack renders the failures for the reflector.
-        read: returns the cases. It is called twice, or more if the transaction is repeated.
-        source: where the cases come from, a word such as `cases` or `inspect`. A run holds cases of one source.
-        name: name of the input, for errors.
+    `read` is called twice, or more if the transaction is repeated. `source` says where the cases come from, such as
+    `cases` or `inspect`: a run holds cases of one source. `name` is the name of the input, for errors.
 
     Raises:
         ConfigError: a case is about another environment or an impossible return, or the run already holds attempts of
@@ -206,12 +195,14 @@ class _Facts:
 def _keys(case: Case, attempt: Trajectory, retry: Trajectory | None) -> tuple[Key, Key]:
     """Return the keys of the attempt and of the retry of a case that comes from elsewhere."""
     arm = COLLECT if case.advice is not None or case.retry is None else UNADVISED
-    before = Key(arm=arm, task_id=f"{attempt.task.id}@{_sha256(attempt)[:12]}", trial=case.trial)
+    before = Key(
+        arm=arm, task_id=f"{attempt.task.id}@{sha256_of(attempt.model_dump(mode='json'))[:12]}", trial=case.trial
+    )
     candidate = repeat = 0
     if case.advice is not None:
         candidate = _number_with_hash(case.candidate, case.advice.model, case.advice.text)
     if retry is not None:
-        repeat = _number_with_hash(case.repeat, _sha256(retry))
+        repeat = _number_with_hash(case.repeat, sha256_of(retry.model_dump(mode="json")))
     return before, before.model_copy(update={"trial": case.trial + 1, "candidate": candidate, "repeat": repeat})
 
 
@@ -278,11 +269,6 @@ def _trajectory(attempt: CaseAttempt, task: Task, opening: str) -> Trajectory:
         judged=attempt.judged,
         usage=attempt.usage,
     )
-
-
-def _sha256(attempt: Trajectory) -> str:
-    """Return the sha256 of an attempt at a task."""
-    return sha256_of(attempt.model_dump(mode="json"))
 
 
 def _number_with_hash(number: int, *texts: str) -> int:

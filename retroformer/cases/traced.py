@@ -44,20 +44,19 @@ class Skipped(Record):
     """Plural noun phrase, such as `traces without a score`."""
 
 
-def cases_of(entries: Iterable[TracedAttempt | Skipped]) -> Iterator[Case | Skipped]:
-    """Yield the cases, task by task in the order in which the tasks first appear, and what was skipped.
+def cases_of(entries: Iterable[TracedAttempt | Case | Skipped]) -> Iterator[Case | Skipped]:
+    """Yield cases and what was skipped as they come, then the attempts as cases, in the order of their first tasks.
 
     An attempt of score 1 without a retry teaches nothing and gives no case.
 
-    Raises:
-        MissingInput: two attempts at a task have one trial number, or only some have one.
+    Raises MissingInput: two attempts at a task have one trial number, or only some have one.
     """
     tasks: dict[str, list[TracedAttempt]] = {}
     for entry in entries:
-        if isinstance(entry, Skipped):
-            yield entry
-        else:
+        if isinstance(entry, TracedAttempt):
             tasks.setdefault(entry.task.id, []).append(entry)
+        else:
+            yield entry
     for tried in tasks.values():
         yield from _cases(_in_order(tried))
 

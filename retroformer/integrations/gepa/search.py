@@ -62,11 +62,8 @@ def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None,
     A search that was stopped goes on where it was, and one with more retries goes on from its end. One with other
     failures, another proposer or other settings begins anew.
 
-    Args:
-        config: config of the run.
-        retries: number of retries to spend; None: as many as the collection of this run made.
-        proposer: model at the reflector's endpoint that writes documents; None: the reflector.
-        tokens: most tokens of a document.
+    It spends as many retries as the collection made, unless a number is given. The proposer, by default the reflector,
+    is a model at the reflector's endpoint, which writes documents of at most so many tokens.
 
     Raises:
         MissingInput: no failed attempts are stored, or no number is given and the collection made no retries.
@@ -80,7 +77,11 @@ def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None,
         store = stack.enter_context(closing(open_whole_store(experiment)))
         # Missing failures are reported before anything starts.
         failures = failed_first_attempts(experiment, store)
-        retries = retries or _collected_retries(experiment, store)
+        retries = retries or sum(row.trial > 0 for row in store.attempt_rows(collecting(experiment.round)))
+        if not retries:
+            raise MissingInput(
+                "The collection of this run made no retries: name how many to spend with --retries NUMBER."
+            )
         random.Random(experiment.seed).shuffle(failures)
         compared = min(_MOST_COMPARED, len(failures) // 2)
         play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
@@ -110,19 +111,10 @@ def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None,
     )
 
 
-def _collected_retries(experiment: Experiment, store: Store) -> int:
-    """Return the number of retries that the collection of this round made. Raises MissingInput if there are none."""
-    retries = sum(row.trial > 0 for row in store.attempt_rows(collecting(experiment.round)))
-    if not retries:
-        raise MissingInput("The collection of this run made no retries: name how many to spend with --retries NUMBER.")
-    return retries
-
-
 def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]:
     """Read the failed first attempts at training tasks, without stories with a mark of `train.leave_out`.
 
-    Raises:
-        MissingInput: there are fewer than two.
+    Raises MissingInput: there are fewer than two.
     """
     render, arm = reflection_renderer(experiment), collecting(experiment.round)
     left_out = store.marks.tasks(arm, experiment.train.leave_out)

@@ -22,8 +22,8 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 from pydantic import ValidationError
 
 from retroformer.agents.messages import kept_messages
-from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.traced import Skipped, TracedAttempt, advice_in, cases_of
+from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.traced import Skipped, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
@@ -40,16 +40,10 @@ _INVALID = Skipped(reason="samples that were invalidated")
 _UNSCORED = Skipped(reason="samples without a score")
 
 
-def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
-    """Yield the cases of a log, or of all logs in a folder. Raises MissingInput."""
-    return cases_of(attempts_of(path, score))
-
-
-def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Skipped]:
     """Yield the attempts of a log, or of all logs in a folder.
 
-    Raises:
-        MissingInput: a log or sample cannot be read, or it has several scores and `score` names none.
+    Raises MissingInput: a log or sample cannot be read, or it has several scores and `score` names none.
     """
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.name != "logs.json")

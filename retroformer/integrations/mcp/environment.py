@@ -52,8 +52,7 @@ class McpEnvironment:
     def step(self, action: str) -> Transition:
         """Call the tool that the action names; any other text is the answer, which ends the attempt with its score.
 
-        Raises:
-            EnvironmentFailure: the server died, hung or broke the protocol, or the score raised an error.
+        Raises EnvironmentFailure: the server died, hung or broke the protocol, or the score raised an error.
         """
         if self._connection is None:
             raise not_reset()

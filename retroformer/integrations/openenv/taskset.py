@@ -9,9 +9,14 @@ from retroformer.environments.task_file import read_tasks
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
-from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
-from retroformer.integrations.openenv.session import OpenEnvSession, ServerAnswer, action_form
+from retroformer.integrations.openenv.server import (
+    ActionForm,
+    OpenEnvSession,
+    RefusedAction,
+    ServerAnswer,
+    action_form,
+)
 from retroformer.method.records import Task, Transition
 
 _SPLITS = {"train": 0, "held_out": 2**30}
@@ -53,10 +58,7 @@ class OpenEnvEnvironment:
 
     def step(self, action: str) -> Transition:
         """Do an action. One that the server refuses is the agent's own failure: it changes nothing, unless the server
-        closes the session, which ends the episode with the return so far.
-
-        Raises:
-            EnvironmentFailure: the server failed.
+        closes the session, which ends the episode with the return so far. Raises EnvironmentFailure: the server failed.
         """
         if self._session is None or self._form is None:
             raise not_reset()

@@ -107,8 +107,7 @@ class ExitStatuses:
 def _train_on_cluster(job: Job, processes: int, *, gpu: bool) -> None:
     """Train a stage in so many processes of the cluster of RAY_ADDRESS, or of one on this machine.
 
-    Raises:
-        ServiceError: the stage has failed, or the cluster was lost.
+    Raises ServiceError: the stage has failed, or the cluster was lost.
     """
     ray = _ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig

@@ -56,8 +56,7 @@ class DatasetProcess:
     def score(self, family: str, index: int, text: str) -> float:
         """Return the score of an answer, from 0 to 1. An answer that the scorer cannot read or finish scores 0.
 
-        Raises:
-            EnvironmentFailure: the process cannot be started, or cannot generate the task.
+        Raises EnvironmentFailure: the process cannot be started, or cannot generate the task.
         """
         if len(text) > _LONGEST_ANSWER:
             return 0.0

@@ -39,40 +39,33 @@ class Place:
     def __init__(self, address: str, kind: str = "", *, private: bool = False) -> None:
         """Check an address. `kind` is what will be pushed there: an adapter or ratings.
 
-        Raises:
-            ConfigError: it is not an address, or not one for this kind.
-            MissingInput: the package of such addresses is not installed.
+        Raises ConfigError if it is no address for this kind; MissingInput if the package of such addresses is missing.
         """
         for name, value in os.environ.items():
             if value and _SECRET_VARIABLE.search(name):
                 keep_secret(value)
-        url = SecretUrl(address)
+        url, self._hub = SecretUrl(address), _HUB.fullmatch(address)
         self.address = str(url)
         """The address without credentials."""
         self._kind, self._private = kind, private
-        self._hub = _HUB.fullmatch(address)
         if "://" not in address:
             raise ConfigError(
                 f"{address!r} is not an address: write hf://OWNER/NAME, s3://BUCKET/FOLDER, file:///FOLDER or another "
                 "fsspec address."
             )
-        if address.startswith("hf://"):
-            self._use_hub()
+        if self._hub is not None:
+            self._use_hub(self._hub)
+        elif address.startswith("hf://"):
+            raise ConfigError(f"{url} is not a hub address: write hf://OWNER/NAME or hf://datasets/OWNER/NAME.")
         elif private:
             raise ConfigError(f"--private is for hf:// addresses: who may read {url} is decided by its own settings.")
         with _translate_errors(self.address):
             self._files, self._folder = url_to_fs(url.secret_url())
 
-    def _use_hub(self) -> None:
-        if self._hub is None:
-            raise ConfigError(
-                f"{self.address} is not a hub address: write hf://OWNER/NAME or hf://datasets/OWNER/NAME."
-            )
-        fits = self._hub["revision"] is None and self._hub["kind"] in (None, f"{_REPOSITORIES.get(self._kind)}s")
+    def _use_hub(self, hub: re.Match[str]) -> None:
+        fits = hub["revision"] is None and hub["kind"] in (None, f"{_REPOSITORIES.get(self._kind)}s")
         if self._kind and not fits:
-            raise ConfigError(
-                f"{self.address} cannot hold what is pushed ({self._kind}): write hf://{self._hub['repo']}."
-            )
+            raise ConfigError(f"{self.address} cannot hold what is pushed ({self._kind}): write hf://{hub['repo']}.")
         if huggingface_hub.constants.is_offline_mode():
             raise ConfigError("HF_HUB_OFFLINE is set, which forbids all calls of the hub: unset it for this command.")
         if token := huggingface_hub.get_token():
@@ -109,9 +102,7 @@ class Place:
     def pin(self) -> None:
         """On a hub, read the newest commit from now on, also if somebody pushes meanwhile.
 
-        Raises:
-            MissingInput: there is no such repository.
-            RemoteError: the hub cannot be reached.
+        Raises MissingInput if there is no such repository; RemoteError if the hub cannot be reached.
         """
         if self._hub is None:
             return

@@ -27,8 +27,7 @@ def load_environment(config: str, overrides: tuple[str, ...] = (), tasks: int | 
         overrides: `key=value` words, as on the command line.
         tasks: number of tasks of each split; None: all of them.
 
-    Raises:
-        ConfigError, MissingInput: the config or the data are wrong or missing.
+    Raises ConfigError, MissingInput: the config or the data are wrong or missing.
     """
     from retroformer.integrations.verifiers.export import ExportedEnvironment
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from retroformer.agents.messages import kept_messages
-from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.traced import Skipped, TracedAttempt, advice_in, cases_of
+from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.traced import Skipped, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
 from retroformer.method.conversation import content_text
@@ -26,16 +26,12 @@ _UNSCORED = Skipped(reason="rollouts without a score of this name")
 
 
 class _Tokens(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     input_tokens: Tokens = 0
     output_tokens: Tokens = 0
 
 
 class _Rollout(BaseModel):
     """The fields of a saved rollout that an attempt needs."""
-
-    model_config = ConfigDict(extra="ignore")
 
     example_id: int | str
     prompt: list[Any] | str | None = None
@@ -47,18 +43,12 @@ class _Rollout(BaseModel):
     token_usage: _Tokens | None = None
 
 
-def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
-    """Yield the cases of a results file, or of all in a folder. Raises MissingInput."""
-    return cases_of(attempts_of(path, score))
-
-
-def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Skipped]:
     """Yield the attempts of a results file, or of all in a folder, in the order of their paths.
 
     `score` names a metric; by default the reward counts. Either must be from 0 to 1.
 
-    Raises:
-        MissingInput: there is no such file, or a line of it is malformed.
+    Raises MissingInput: there is no such file, or a line of it is malformed.
     """
     files = sorted(path.rglob(_FILE)) if path.is_dir() else [path] if path.is_file() else []
     if not files:

@@ -81,8 +81,7 @@ def _load(section: Verifiers) -> Any:
 def _rows(environment: Any, section: Verifiers) -> list[dict[str, Any]]:
     """Return the tasks of the split.
 
-    Raises:
-        ConfigError: the environment has one dataset, and `held_out` does not divide it; or two, and it is set.
+    Raises ConfigError: the environment has one dataset, and `held_out` does not divide it; or two, and it is set.
     """
     has_training, has_evaluation = (environment.dataset_source is not None, environment.eval_dataset_source is not None)
     has_both, is_training = has_training and has_evaluation, section.split == "train"

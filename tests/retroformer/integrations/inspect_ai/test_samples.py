@@ -73,7 +73,7 @@ def changed(log: Path, folder: Path, change: Callable[[Json], None], sample: str
 
 
 def attempts_of(path: Path, score: str | None = None) -> Iterator[TracedAttempt]:
-    return (entry for entry in samples.attempts_of(path, score) if isinstance(entry, TracedAttempt))
+    return (entry for entry in samples.read(path, score) if isinstance(entry, TracedAttempt))
 
 
 def test_the_epochs_of_a_sample_are_attempts_at_one_task(log: Path) -> None:
@@ -106,7 +106,7 @@ def test_attempts_of_several_logs_are_in_the_order_of_the_logs(logs: Logs) -> No
 
 
 def test_a_crash_is_counted_and_never_a_failure(logs: Logs) -> None:
-    entries = list(samples.attempts_of(logs.crashed))
+    entries = list(samples.read(logs.crashed))
     assert [entry.reason for entry in entries if isinstance(entry, Skipped)] == ["samples that ended in an error"] * 2
     assert len(entries) == 2
 
@@ -137,9 +137,7 @@ def test_a_scorer_or_a_part_of_it_is_chosen_by_name(log: Path, tmp_path: Path) -
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_sample_without_a_score_is_counted(log: Path, tmp_path: Path, value: float | None) -> None:
     path = changed(log, tmp_path, set_scores(**({} if value is None else {"right": value})))
-    assert [entry.reason for entry in samples.attempts_of(path) if isinstance(entry, Skipped)] == [
-        "samples without a score"
-    ]
+    assert [entry.reason for entry in samples.read(path) if isinstance(entry, Skipped)] == ["samples without a score"]
 
 
 def broken(field: str, value: Any) -> Callable[[Json], None]:
@@ -163,7 +161,7 @@ MALFORMED: dict[str, tuple[Callable[[Json], None], str]] = {
 def test_a_malformed_sample_is_refused_with_its_field(log: Path, tmp_path: Path, fault: str) -> None:
     change, field = MALFORMED[fault]
     with pytest.raises(MissingInput) as refused:
-        list(samples.attempts_of(changed(log, tmp_path, change)))
+        list(samples.read(changed(log, tmp_path, change)))
     sentence = str(refused.value)
     assert sentence.startswith("Sample 'sum-1', epoch 2 of ")
     assert field in sentence
@@ -175,10 +173,10 @@ def test_a_damaged_log_is_refused_in_one_sentence(log: Path, tmp_path: Path) -> 
     for content in (b"", b"no archive", log.read_bytes()[:-60]):
         damaged.write_bytes(content)
         with pytest.raises(MissingInput, match=r"log\.eval") as refused:
-            list(samples.attempts_of(damaged))
+            list(samples.read(damaged))
         assert "\n" not in str(refused.value)
     with pytest.raises(MissingInput, match="There is no Inspect log"):
-        list(samples.attempts_of(tmp_path / "none"))
+        list(samples.read(tmp_path / "none"))
 
 
 def test_logs_become_facts_of_a_run(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

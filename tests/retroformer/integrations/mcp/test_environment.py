@@ -29,6 +29,15 @@ def broken(task, answer):
 """
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Start a server over HTTP for the tests that need none of their own."""
+    with subprocess.Popen([sys.executable, SERVER, "http"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
@@ -59,8 +68,7 @@ class Play:
         return transition
 
     def do(self, name: str, **arguments: Any) -> Transition:
-        transition: Transition = self.environment.step(f"{name}({json.dumps(arguments)})")
-        return transition
+        return self.answer(f"{name}({json.dumps(arguments)})")
 
     def answer(self, text: str) -> Transition:
         transition: Transition = self.environment.step(text)
@@ -88,9 +96,10 @@ def test_an_attempt_has_a_server_of_its_own_and_ends_with_the_answer() -> None:
             play.answer("Again.")
 
 
-def test_an_error_of_a_tool_is_an_observation_for_the_agent() -> None:
-    with Play() as play:
+def test_an_error_of_a_tool_is_an_observation_for_the_agent(url: str) -> None:
+    with Play(server={"url": url}) as play:
         play.start()
+        play.do("enter", code="0")
         assert "the handle is stuck" in play.do("fail").observation
         assert "Field required" in play.do("enter").observation
         assert play.do("picture").observation == "[image]"
@@ -100,8 +109,8 @@ def test_an_error_of_a_tool_is_an_observation_for_the_agent() -> None:
         assert (done.reward, done.terminated, done.success) == (0.0, True, False)
 
 
-def test_tools_that_appear_are_listed_with_the_transition() -> None:
-    with Play() as play:
+def test_tools_that_appear_are_listed_with_the_transition(url: str) -> None:
+    with Play(server={"url": url}) as play:
         play.start()
         tools = play.do("find_lever").tools
         assert tools is not None
@@ -109,16 +118,16 @@ def test_tools_that_appear_are_listed_with_the_transition() -> None:
         assert play.do("pull").observation == "It moves."
 
 
-def test_the_last_call_truncates_an_attempt_without_a_score() -> None:
-    with Play(max_steps=2) as play:
+def test_the_last_call_truncates_an_attempt_without_a_score(url: str) -> None:
+    with Play(server={"url": url}, max_steps=2) as play:
         play.start()
         assert not play.do("enter", code="1").over
         last = play.do("enter", code="4711")
         assert (last.truncated, last.terminated, last.reward) == (True, False, 0.0)
 
 
-def test_a_function_rates_the_answer() -> None:
-    with Play(score="vault_rules:is_known", score_tool=None) as play:
+def test_a_function_rates_the_answer(url: str) -> None:
+    with Play(server={"url": url}, score="vault_rules:is_known", score_tool=None) as play:
         play.start()
         assert (play.answer("It is 4711.").reward, play.start().observation) == (1.0, "Open the vault.")
         assert play.answer("No idea.").reward == 0.5
@@ -152,8 +161,10 @@ def test_a_server_that_dies_or_hangs_makes_the_attempt_invalid(section: dict[str
         ({"score_tool": None, "score": "vault_rules:broken"}, "x", "The attempt cannot be rated: KeyError: 'rule'"),
     ],
 )
-def test_a_score_that_fails_makes_the_attempt_invalid(section: dict[str, Any], answer: str, words: str) -> None:
-    with Play(**section) as play:
+def test_a_score_that_fails_makes_the_attempt_invalid(
+    section: dict[str, Any], answer: str, words: str, url: str
+) -> None:
+    with Play(server={"url": url}, **section) as play:
         play.start()
         with pytest.raises(EnvironmentFailure, match=words):
             play.answer(answer)

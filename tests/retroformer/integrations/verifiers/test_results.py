@@ -12,7 +12,7 @@ from retroformer.cases.traced import TracedAttempt
 from retroformer.config.file import load
 from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput
-from retroformer.integrations.verifiers.results import attempts_of
+from retroformer.integrations.verifiers.results import read
 
 pytest.importorskip("verifiers", reason="needs verifiers")
 save_utils = pytest.importorskip("verifiers.legacy.utils.save_utils")
@@ -77,7 +77,7 @@ def test_the_task_is_what_the_prompt_says_and_no_later_message(tmp_path: Path) -
     said = [{"role": "assistant", "content": "2"}, {"role": "user", "content": "Wrong."}]
     asked = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "text", "text": ""}]}]
     folder = save(tmp_path / "outputs", [rollout(1, "2", 0.0, prompt=asked, completion=said)])
-    [attempt] = attempts_of(folder)
+    [attempt] = read(folder)
     assert isinstance(attempt, TracedAttempt)
     assert attempt.task.input == "What is it?\n"
 
