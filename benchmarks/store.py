@@ -59,7 +59,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
     from retroformer.config.storage import open_store
     from retroformer.config.views import reflection_renderer
-    from retroformer.environments.alfworld.reflectors import mixed_reflector
+    from retroformer.environments.alfworld.reflectors import lesson_reflector
     from retroformer.run.ledger import Ledger
 
     experiment = config(store_url)
@@ -67,7 +67,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     loaded = LoadedConfig(CONFIG, (), experiment)
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(loaded, asks_reflector=False) as components:
-            agent = components.agent(mixed_reflector(reflection_renderer(experiment)))
+            agent = components.agent(lesson_reflector("mixed", reflection_renderer(experiment)))
             await collect(experiment, ledger, components.pool, agent, tasks)
 
 

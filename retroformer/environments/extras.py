@@ -24,7 +24,6 @@ class ActorParts(NamedTuple):
     section: Any
     """Config section of the environment."""
     model: Callable[[], LanguageModel]
-    """Function that connects to the endpoint of the settings."""
     pack: Callable[[], PromptPack]
     """Function that reads the prompt pack of the settings. Raises MissingInput, ConfigError."""
 
@@ -34,7 +33,7 @@ class ActorKind:
     """Value of `actor.kind`."""
 
     build: Callable[[ActorParts], Actor]
-    """Function that builds the actor. Raises ConfigError if the settings do not fit."""
+    """Builder. Raises ConfigError if the settings do not fit."""
     asks_model: bool = True
     """False for an actor that is a program."""
     reading: str = ""
@@ -55,7 +54,6 @@ class LessonParts(NamedTuple):
     """Inputs for building a writer of the warm start's advice."""
 
     section: Any
-    """Config section of the environment."""
     render: Render
     reads_history: bool
     """True if the prompt shows all attempts so far (`reflector.history`), so that a lesson may draw on them."""
@@ -77,12 +75,13 @@ class Demonstration(NamedTuple):
 
 
 class SeedFacts(NamedTuple):
-    """Results of one training seed of an arm at one task."""
+    """Results of one training seed of an arm at one task.
+
+    Attempts are by trial, with the shared trial 0; reflections are by the trial that read them.
+    """
 
     attempts: dict[int, Trajectory]
-    """Attempts by trial, including the shared trial 0."""
     reflections: dict[int, Reflection]
-    """Reflections by the trial that read them."""
 
 
 class TaskFacts(NamedTuple):
@@ -129,19 +128,9 @@ class LeakCheck(Protocol):
     def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
         """Return what advice holds of the solution that its task and these attempts do not show; empty if nothing.
 
-        attempts: all attempts before the advice, the failure that it is about last.
-
-        Raises UnknownTask, MissingInput, EnvironmentFailure.
+        The last attempt is the failure that it is about. Raises UnknownTask, MissingInput, EnvironmentFailure.
         """
         ...
-
-
-def _accept(section: Any) -> None:
-    """Refuse nothing."""
-
-
-def _no_versions(section: Any) -> Mapping[str, str]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -186,11 +175,11 @@ class Extras:
     cluster_of: Callable[[Task], str] | None = None
     """Cluster of a task, such as its goal and room, if tasks of a cluster have similar results; None: all tasks are
     independent."""
-    require_machine: Callable[[Any], None] = _accept
+    require_machine: Callable[[Any], None] = lambda section: None
     """Check of the machine. Raises ServiceError if it cannot play these tasks."""
-    refuse_training: Callable[[Any], None] = _accept
+    refuse_training: Callable[[Any], None] = lambda section: None
     """Check of the licence. Raises ConfigError if it forbids training on these tasks."""
-    tool_versions: Callable[[Any], Mapping[str, str]] = _no_versions
+    tool_versions: Callable[[Any], Mapping[str, str]] = lambda section: {}
     """Versions of programs, other than Python packages, that affect how the environment answers."""
     data_licence: str = ""
     """Licence sentence for model cards."""

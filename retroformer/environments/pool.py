@@ -1,8 +1,7 @@
 """Environments in worker processes, so that one that hangs or crashes costs only its own episode.
 
-A process answers one request at a time; the next request is sent after the previous answer. So the time limit of a step
-starts with the step, however long it had to wait. A process that is stopped because of one episode is replaced, and its
-other episodes are replayed up to where they were.
+A process answers one request at a time, and the time limit of a step starts with the step. A process that is stopped
+because of one episode is replaced, and its other episodes are replayed up to where they were.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from retroformer.endpoint.secrets.url import json_with_secrets
@@ -30,8 +28,7 @@ _LINE_BYTES = 2**24
 """Maximum length of a worker's answer in bytes."""
 
 STEP_SECONDS = 60.0
-"""Time limit of a step, counted from when its process begins it, unless the section has a `longest_step_seconds`; after
-that the episode counts as invalid."""
+"""Time limit of a step, unless the section has a `longest_step_seconds`; after it the episode counts as invalid."""
 
 _ENDING_SECONDS = 1.0
 """Time in which a process that has closed its output ends by itself."""
@@ -45,24 +42,20 @@ class EnvironmentPool:
     def __init__(
         self, section: EnvironmentSection, seed: int, processes: int, timeout_seconds: float = STEP_SECONDS
     ) -> None:
-        """Prepare the pool. `timeout_seconds` applies to environments without a limit of their own."""
         self._section, self._seed = section, seed
         self._timeout = section.longest_step_seconds or timeout_seconds
-        self._workers: list[_WorkerProcess | None] = [None] * processes
+        self._processes, self._workers = processes, list[_WorkerProcess]()
         self._opening, self._closed = asyncio.Lock(), False
         self._episodes = itertools.count()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         async with self._opening:
             self._closed = True
             for worker in self._workers:
-                if worker is not None:
-                    await worker.stop()
+                await worker.stop()
 
     @contextlib.asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator["PooledEpisode"]:
@@ -79,12 +72,12 @@ class EnvironmentPool:
         async with self._opening:
             if self._closed:
                 raise EnvironmentFailure("The environment processes are stopped.")
-            for place, worker in enumerate(self._workers):
-                if worker is not None and worker.dead:
-                    await worker.stop()
-                if worker is None or worker.dead:
-                    self._workers[place] = await _WorkerProcess.start(self._section, self._seed, self._timeout)
-            chosen = min((worker for worker in self._workers if worker), key=lambda worker: len(worker.episodes))
+            for worker in [worker for worker in self._workers if worker.dead]:
+                self._workers.remove(worker)
+                await worker.stop()
+            while len(self._workers) < self._processes:
+                self._workers.append(await _WorkerProcess.start(self._section, self._seed, self._timeout))
+            chosen = min(self._workers, key=lambda worker: len(worker.episodes))
             chosen.episodes.add(episode)
             return chosen
 
@@ -114,7 +107,7 @@ class PooledEpisode:
         while True:
             try:
                 transition = await self._worker.ask(self._number, request)
-            except _Displaced:
+            except _LostWorker:
                 await self._move()
             else:
                 self._played.append((request, transition))
@@ -129,12 +122,12 @@ class PooledEpisode:
                 for request, transition in self._played:
                     if await self._worker.ask(self._number, request) != transition:
                         raise EnvironmentFailure("The environment behaved differently when its actions were repeated.")
-            except _Displaced:
+            except _LostWorker:
                 continue
             return
 
 
-class _Displaced(Exception):
+class _LostWorker(Exception):
     """Error: the episode's process was stopped because of another episode."""
 
 
@@ -144,12 +137,12 @@ class _WorkerProcess:
     def __init__(self, process: asyncio.subprocess.Process, scratch: Path, timeout_seconds: float) -> None:
         self.episodes: set[int] = set()
         self.dead, self._killed = False, False
-        self._culprit: int | None = None
+        self._fatal_episode: int | None = None
         self._process, self._scratch, self._timeout = process, scratch, timeout_seconds
         self._calls = itertools.count()
         self._turn = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._working_for: int | None = None
+        self._current: tuple[int, int, asyncio.Future[dict[str, Any]]] | None = None
+        """Call in progress, its episode and its answer."""
         self._asking: set[asyncio.Task[dict[str, Any]]] = set()
         self._reading = asyncio.create_task(self._read())
 
@@ -171,41 +164,39 @@ class _WorkerProcess:
         return worker
 
     async def ask(self, episode: int, request: Request) -> Transition:
-        """Return the answer. Raises EnvironmentFailure, and _Displaced if another episode stopped the process."""
+        """Return the answer. Raises EnvironmentFailure, and _LostWorker if another episode stopped the process."""
         # If the caller gives up, its request still runs to its end, so it does not use up another request's time.
         asking = asyncio.create_task(self._ask(episode, request))
         self._asking.add(asking)
-        asking.add_done_callback(self._asked)
+        asking.add_done_callback(self._forget_request)
         answer = await asyncio.shield(asking)
         if "error" in answer:
             raise EnvironmentFailure(f"The environment failed: {answer['error']}")
         return Transition.model_validate(answer["transition"])
 
-    def _asked(self, asking: asyncio.Task[dict[str, Any]]) -> None:
+    def _forget_request(self, asking: asyncio.Task[dict[str, Any]]) -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
             asking.exception()  # If it was awaited, the exception was raised there.
 
     async def _ask(self, episode: int, request: Request) -> dict[str, Any]:
         async with self._turn:
-            if self.dead and self._culprit not in (None, episode):
-                raise _Displaced
+            if self.dead and self._fatal_episode not in (None, episode):
+                raise _LostWorker
             if self.dead:
                 raise EnvironmentFailure("The environment process died.")
             if episode not in self.episodes:
                 raise EnvironmentFailure("The episode is over: its caller gave it up.")
-            call = next(self._calls)
-            answered = self._waiting[call] = asyncio.get_running_loop().create_future()
-            self._working_for = episode
+            call, answer = next(self._calls), asyncio.get_running_loop().create_future()
+            self._current = call, episode, answer
             try:
                 self._send(request | {"call": call, "episode": episode})
-                return await asyncio.wait_for(answered, self._timeout)
+                return await asyncio.wait_for(answer, self._timeout)
             except TimeoutError:
                 self._die()
                 raise EnvironmentFailure(f"The environment did not answer within {self._timeout:g} s.") from None
             finally:
-                self._working_for = None
-                self._waiting.pop(call, None)
+                self._current = None
 
     def forget(self, episode: int) -> None:
         """Let the process reuse the episode's environment; no answer is awaited."""
@@ -230,10 +221,9 @@ class _WorkerProcess:
         try:
             while line := await self._process.stdout.readline():
                 answer = json.loads(line)
-                waiting = self._waiting.get(answer["call"])
-                # A call abandoned a moment ago is done, but still listed.
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
+                # The answer may be to a call that is not awaited, or that was abandoned a moment ago.
+                if self._current and answer["call"] == self._current[0] and not self._current[2].done():
+                    self._current[2].set_result(answer)
         except ValueError as error:
             _LOGGER.warning("An environment process is stopped: it sent an invalid answer (%s).", error)
         finally:
@@ -248,11 +238,11 @@ class _WorkerProcess:
         self._kill()
 
     def _mark_dead(self) -> None:
-        if not self.dead:
-            self.dead, self._culprit = True, self._working_for
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(EnvironmentFailure("The environment process died."))
+        self.dead = True
+        if self._current:
+            _, self._fatal_episode, answer = self._current
+            if not answer.done():
+                answer.set_exception(EnvironmentFailure("The environment process died."))
 
     def _kill(self) -> None:
         if self._process.returncode is None and not self._killed:

@@ -1,4 +1,4 @@
-"""Registry of environments by name: folders beside this module, and modules that installed packages name.
+"""Environments by name: folders beside this module, and modules that installed packages name.
 
 The module of an environment has `Section`, a config section, and `taskset(section, seed)`; `extras` is optional.
 """
@@ -53,9 +53,8 @@ def fingerprint(section: EnvironmentSection, seed: int = 0) -> str:
 
 def environment_versions(section: EnvironmentSection) -> dict[str, str]:
     """Return the versions of the packages and programs that affect how an environment answers."""
-    return (
-        _distribution(section.name) | package_versions(section.packages) | dict(extras(section).tool_versions(section))
-    )
+    distribution = {} if section.name in _own_names() else plugin_versions(ENTRY_POINTS, section.name)
+    return distribution | package_versions(section.packages) | dict(extras(section).tool_versions(section))
 
 
 def section_of(value: Any) -> Any:
@@ -93,20 +92,17 @@ def _names() -> list[str]:
     return sorted({*_own_names(), *plugin_names(ENTRY_POINTS)})
 
 
-def _distribution(name: str) -> dict[str, str]:
-    """Return name and version of the installed package of an environment; empty for our own."""
-    return {} if name in _own_names() else plugin_versions(ENTRY_POINTS, name)
-
-
 def _module(name: str) -> Any:
     """Return the module of an environment, ours or a package's. Raises ConfigError, MissingInput."""
     if name in _own_names():
         return importlib.import_module(f"{environments.__name__}.{name}")
     module = load_plugin(ENTRY_POINTS, name, "environment")
-    package = " ".join(_distribution(name))
-    section = getattr(module, "Section", None)
+    section, missing = getattr(module, "Section", None), ""
     if not (isinstance(section, type) and issubclass(section, EnvironmentSection)):
-        raise ConfigError(f"The environment {name!r} of the package {package} has no `Section(EnvironmentSection)`.")
-    if not callable(getattr(module, "taskset", None)):
-        raise ConfigError(f"The environment {name!r} of the package {package} has no `taskset(section, seed)`.")
+        missing = "Section(EnvironmentSection)"
+    elif not callable(getattr(module, "taskset", None)):
+        missing = "taskset(section, seed)"
+    if missing:
+        package = " ".join(plugin_versions(ENTRY_POINTS, name))
+        raise ConfigError(f"The environment {name!r} of the package {package} has no `{missing}`.")
     return module

@@ -1,14 +1,25 @@
-"""What environments share: a package that must be there, tasks by their ids, and refusals."""
+"""What environments share: tasks by their ids, tasks of a user's own in a JSON lines file, and refusals.
+
+A task in a file has an `id`, perhaps a `split`, and whatever the agent needs.
+"""
 
 import importlib.util
+import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.files.bounded import MIB, json_rows
+from retroformer.files.text import is_storable
 from retroformer.method.protocols import Environment
 from retroformer.method.records import Task
 
+_LINE_BYTES, _FILE_BYTES = 16 * MIB, 4096 * MIB
+_TASK_FORM = 'a task is an object such as {"id": "sum-1", "input": "What is 2 + 3?"}'
+_TEXT_FIELDS = ("input", "prompt", "question", "task")
+"""Fields of a task that hold its text, the first that is there."""
 Row = TypeVar("Row")
 
 
@@ -55,3 +66,41 @@ def require_package(module: str, extra: str) -> None:
     """Raise MissingInput if the module of an extra is not installed."""
     if importlib.util.find_spec(module) is None:
         raise MissingInput(f"{module} is not installed: run `pip install 'retroformer[{extra}]'`.")
+
+
+def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
+    """Return the tasks of the split by id, in the order of the file.
+
+    Raises:
+        MissingInput: there is no file, or a line of it is not a task.
+    """
+    if path is None:
+        raise MissingInput("Set environment.data to the JSON lines file with the tasks.")
+    if not path.is_file():
+        raise MissingInput(f"There is no file {path} with the tasks: correct environment.data.")
+    tasks: dict[str, dict[str, Any]] = {}
+    for task in json_rows(path, _task, _TASK_FORM, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES):
+        if task["id"] in tasks:
+            raise MissingInput(f"The task {task['id']!r} is twice in {path}: give every task an id of its own.")
+        tasks[task["id"]] = task
+    return {name: task for name, task in tasks.items() if task.get("split", "train") == split}
+
+
+def _task(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    if isinstance(value["id"], int) and not isinstance(value["id"], bool):
+        value["id"] = str(value["id"])
+    if not (isinstance(value["id"], str) and value["id"] and is_storable(value["id"])):
+        raise ValueError("id is neither a text nor a number")
+    if not isinstance(value.get("split", ""), str):
+        raise ValueError("split is not a text")
+    return value
+
+
+def opening_of(task: dict[str, Any]) -> str:
+    """Return the text of a task, which the reflector reads: its `input`, or else all of it but id and split."""
+    for name in _TEXT_FIELDS:
+        if name in task:
+            return task[name] if isinstance(task[name], str) else json.dumps(task[name], ensure_ascii=False)
+    return json.dumps({name: value for name, value in task.items() if name not in ("id", "split")}, ensure_ascii=False)

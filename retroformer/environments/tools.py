@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from retroformer.files.text import storable
@@ -73,15 +74,12 @@ def call_of(action: str, tools: Iterable[Tool]) -> ToolAction | None:
 @cache
 def _form(form: str) -> re.Pattern[str]:
     """Return the pattern of the actions of a form; an argument that comes twice must be the same."""
-    pattern, end = "", 0
-    seen = set[str]()
-    for field in _FIELD.finditer(form):
-        name = field[1]
-        pattern += re.escape(form[end : field.start()])
-        pattern += f"(?P={name})" if name in seen else f"(?P<{name}>.*)"
-        seen.add(name)
-        end = field.end()
-    return re.compile(pattern + re.escape(form[end:]), re.DOTALL)
+    texts, pattern = _FIELD.split(form), ""
+    for text, name in zip_longest(texts[::2], texts[1::2]):
+        pattern += re.escape(text)
+        if name is not None:
+            pattern += f"(?P={name})" if f"(?P<{name}>" in pattern else f"(?P<{name}>.*)"
+    return re.compile(pattern, re.DOTALL)
 
 
 def _refuse_constant(name: str) -> None:

@@ -17,42 +17,32 @@ from typing import IO, Any
 
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import EnvironmentFailure
-from retroformer.method.protocols import Environment, Taskset
+from retroformer.method.protocols import Environment
 from retroformer.method.records import Task
-
-
-class OpenEpisodes:
-    """Environments in use by episode number, and idle ones for reuse (an engine is costly to create)."""
-
-    def __init__(self, source: Taskset) -> None:
-        self.source = source
-        self.busy: dict[int, Environment] = {}
-        self.idle: list[Environment] = []
-
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        episode = request["episode"]
-        if "task" in request:
-            if episode not in self.busy:
-                self.busy[episode] = self.idle.pop() if self.idle else self.source.environment()
-            return {"transition": self.busy[episode].reset(Task.model_validate(request["task"])).model_dump()}
-        if "action" in request:
-            return {"transition": self.busy[episode].step(request["action"]).model_dump()}
-        self.idle.append(self.busy.pop(episode))
-        return {}
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:
     """Answer requests until the other side closes. The first line is {"section": ..., "seed": ...}."""
     first = json.loads(requests.readline())
-    playing = OpenEpisodes(taskset(section_of(first["section"]), first["seed"]))
+    source = taskset(section_of(first["section"]), first["seed"])
+    busy: dict[int, Environment] = {}
+    idle: list[Environment] = []  # For reuse: an engine is costly to create.
     for line in requests:
         request = json.loads(line)
+        answer, episode = dict[str, Any](), request["episode"]
         try:
-            answer = playing.answer(request)
+            if "task" in request:
+                if episode not in busy:
+                    busy[episode] = idle.pop() if idle else source.environment()
+                answer["transition"] = busy[episode].reset(Task.model_validate(request["task"])).model_dump()
+            elif "action" in request:
+                answer["transition"] = busy[episode].step(request["action"]).model_dump()
+            else:
+                idle.append(busy.pop(episode))
         except Exception as error:  # Process boundary: any error belongs to this episode alone.
-            playing.busy.pop(request["episode"], None)
-            what = str(error) if isinstance(error, EnvironmentFailure) else f"{type(error).__name__}: {error}"
-            answer = {"error": what}
+            busy.pop(episode, None)
+            fault = str(error) if isinstance(error, EnvironmentFailure) else f"{type(error).__name__}: {error}"
+            answer = {"error": fault}
         print(json.dumps(answer | {"call": request["call"]}), file=answers, flush=True)
 
 

@@ -8,8 +8,8 @@ import pytest
 from collect.warm import write_advice
 from retroformer.config.storage import open_store
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.reader import read_advice
-from retroformer.environments.alfworld.reading import read_goal, read_steps
+from retroformer.environments.alfworld.advice_reader import read_advice
+from retroformer.environments.alfworld.attempt_reader import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.history import ancestors, key_before
 from retroformer.method.rating import rated_reflections

@@ -15,8 +15,8 @@ from retroformer.__main__ import main
 from retroformer.config.file import load
 from retroformer.environments.alfworld.engine import GameEngine
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.generated import GeneratedGames
-from retroformer.environments.alfworld.rules import Home
+from retroformer.environments.alfworld.generated_games import GeneratedGames
+from retroformer.environments.alfworld.python_planner import PythonPlanner
 from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, RetroformerError
 from retroformer.method.prompts import load_pack
@@ -195,7 +195,7 @@ def test_a_game_with_an_endless_grammar_is_refused(folder: Path, rules: dict[str
     made = source.game(source.tasks()[0])
     text = rules["intro"] if isinstance(rules["intro"], str) else json.dumps(rules)
     with pytest.raises(EnvironmentFailure, match=said):
-        GameEngine(Home()).start(made._replace(grammar=f'grammar :: """{text}""";'))
+        GameEngine(PythonPlanner()).start(made._replace(grammar=f'grammar :: """{text}""";'))
 
 
 HOTPOTQA = "run: toy\nenvironment: {name: hotpotqa, data: ., split: all, context: true}\n"

@@ -10,10 +10,10 @@ import pytest
 from retroformer.config.sections.train import Train
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import household_prompt
+from retroformer.environments.alfworld.advice_sentences import WORDINGS, Sentences
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.scripted_play import demonstrations as play
-from retroformer.environments.alfworld.wording import WORDINGS, Manner, Sentences
-from retroformer.environments.extras import Demonstration
+from retroformer.environments.extras import Demonstration, Wording
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step
 from tests.train.world import tiny_experiment
@@ -42,7 +42,7 @@ def test_demonstrations_depend_on_the_seed_only(demonstrations: list[Demonstrati
 
 
 def test_advice_can_be_in_the_words_that_the_packaged_actor_has_never_seen() -> None:
-    def sentences(manner: Manner) -> list[str]:
+    def sentences(manner: Wording) -> list[str]:
         played = play(GAMES, COUNT, 20, 0, WORDINGS[manner])
         return [line for each in played for line in each.text.splitlines() if line.startswith("Advice: ")]
 

@@ -16,8 +16,7 @@ from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.environments.section import EnvironmentSection
-from retroformer.environments.task_file import opening_of, read_tasks
-from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
+from retroformer.environments.tasksets import RowTaskset, not_reset, opening_of, read_tasks, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.method.protocols import Actor, Move, Scene
 from retroformer.method.records import Task, Transition

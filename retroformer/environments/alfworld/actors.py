@@ -5,8 +5,8 @@ from typing import Literal
 
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
-from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
+from retroformer.environments.alfworld.advice_reader import PlaceAdvice, read_advice
+from retroformer.environments.alfworld.attempt_reader import Goal, RoomKnowledge, read_goal, read_steps
 from retroformer.method.protocols import Move, OfferedActions, Scene
 
 ACTION_TOKENS = 20
@@ -30,10 +30,7 @@ class HouseholdActor:
     def __init__(
         self, model: LanguageModel, temperature: float = 0.0, grammar: compact.Grammar = "move", choice: Choice = "free"
     ) -> None:
-        """Build it; `grammar` counts if the choices of a scene do not show theirs."""
-        self.model, self.temperature = model, temperature
-        self.choice: Choice = choice
-        self.grammar: compact.Grammar = grammar
+        self.model, self.temperature, self.grammar, self.choice = model, temperature, grammar, choice
 
     async def act(self, scene: Scene) -> Move:
         """Return the next action, in the grammar of the environment. Raises EndpointFailure."""
@@ -45,10 +42,9 @@ class HouseholdActor:
             seed=scene.seed if self.temperature else None,
             choices=[_continuation(command) for command in offered(scene)] if self.choice == "admissible" else None,
         )
-        grammar = compact.heard_grammar(scene.choices, self.grammar)
         lines = (line.strip().removeprefix(">").strip() for line in completion.text.split("\n"))
         action = next(filter(None, lines), _GIVE_UP)
-        return Move(action=compact.spoken(action, grammar), usage=completion.usage)
+        return Move(action=compact.in_grammar(action, self.grammar), usage=completion.usage)
 
 
 def household_prompt(scene: Scene) -> str:
@@ -61,12 +57,12 @@ def household_prompt(scene: Scene) -> str:
 
 
 def offered_actions(scene: Scene, grammar: compact.Grammar) -> OfferedActions:
-    """Return what an admissible actor may choose among; `grammar` counts if the choices of the scene do not show it."""
-    commands, heard = offered(scene), compact.heard_grammar(scene.choices, grammar)
+    """Return what an admissible actor may choose among, as texts of its model and in the grammar of the environment."""
+    commands = offered(scene)
     return OfferedActions(
         household_prompt(scene),
         tuple(_continuation(command) for command in commands),
-        tuple(compact.spoken(command, heard) for command in commands),
+        tuple(compact.in_grammar(command, grammar) for command in commands),
     )
 
 
@@ -95,23 +91,21 @@ class RuleActor:
 
     It searches the places in the order of the room line (types in a seeded order, numbers ascending), takes the thing
     when it sees it, uses the appliance, and puts the thing where the task says. That order is naive on purpose: within
-    a small limit of actions it fails often, and only advice changes the outcome. It reads the advice in its memory as
-    plain text (`reader.py`): places named there come first, places ruled out come last. Without advice a retry repeats
-    the previous trial action by action.
+    a small limit of actions it fails often, and only advice changes the outcome. It reads the advice in its memory
+    (`advice_reader.py`): places named there come first, places ruled out come last. Without advice a retry repeats the
+    previous trial action by action.
     """
 
     def __init__(self, grammar: compact.Grammar = "move") -> None:
-        self.grammar: compact.Grammar = grammar
-        """Grammar to use if the choices of a scene do not show it."""
+        self.grammar = grammar
 
     async def act(self, scene: Scene) -> Move:
         """Return the next action. Never raises; in a world other than ALFWorld it can only look."""
         task, places = compact.read_opening(scene.opening)
-        order = compact.room_order(scene.task, places)
-        goal = read_goal(task)
+        goal, order = read_goal(task), compact.room_order(scene.task, places)
         advice = read_advice(scene.memory.reflections, order, goal)
-        turn = RuleDecision(goal, order, read_steps(scene.steps), advice, scene.choices)
-        return Move(action=compact.spoken(turn.action(), compact.heard_grammar(scene.choices, self.grammar)))
+        decision = RuleDecision(goal, order, read_steps(scene.steps), advice, scene.choices)
+        return Move(action=compact.in_grammar(decision.action(), self.grammar))
 
 
 @dataclass(frozen=True)
@@ -129,11 +123,9 @@ class RuleDecision:
         if not self.room.holding:
             return self._fetch()
         if self.goal.lamp:
-            lamps = (thing for thing in self.room.whereabouts if compact.type_of(thing) == self.goal.lamp)
-            lamp = next(lamps, None)
-            if lamp is None:
-                return self._search(self.goal.lamp)
-            return self._approach(self.room.whereabouts[lamp]) or f"use {lamp}"
+            for lamp, place in self._known(self.goal.lamp):
+                return self._approach(place) or f"use {lamp}"
+            return self._search(self.goal.lamp)
         if self.goal.transform and (self.goal.transform, self.room.holding) not in self.room.transforms:
             return self._transform()
         target = self._target()
@@ -142,16 +134,14 @@ class RuleDecision:
         return self._approach(target) or f"move {self.room.holding} to {target}"
 
     def _fetch(self) -> str:
-        target, wanted = self._target(), list[str]()
-        for thing, place in self.room.whereabouts.items():
+        target, wanted = self._target(), list[tuple[str, str]]()
+        for thing, place in self._known(self.goal.thing):
             finished = not self.goal.transform or (self.goal.transform, thing) in self.room.transforms
-            if compact.type_of(thing) == self.goal.thing and not (finished and place == target):
-                wanted.append(thing)
+            if not (finished and place == target):
+                wanted.append((thing, place))
         if not wanted:
             return self._search(self.goal.thing)
-        here = [thing for thing in wanted if self.room.whereabouts[thing] == self.room.at]
-        thing = (here or wanted)[0]
-        place = self.room.whereabouts[thing]
+        thing, place = next((pair for pair in wanted if pair[1] == self.room.at), wanted[0])
         return self._approach(place) or f"take {thing} from {place}"
 
     def _transform(self) -> str:
@@ -164,11 +154,14 @@ class RuleDecision:
 
     def _target(self) -> str:
         """Return the first fitting place: where a thing was put, as advised, where one of two lay, then in order."""
-        things = [thing for thing in self.room.whereabouts if compact.type_of(thing) == self.goal.thing]
-        places = {thing: self.room.whereabouts[thing] for thing in things}
-        served = [place for thing, place in places.items() if place != self.room.first_seen.get(thing)]
-        lying = places.values() if self.goal.count == 2 else ()
-        return self._first_of(self.goal.target, (*served, *self.advice.targets, *lying))
+        things = self._known(self.goal.thing)
+        moved = [place for thing, place in things if place != self.room.first_seen.get(thing)]
+        lying = [place for _, place in things] if self.goal.count == 2 else []
+        return self._first_of(self.goal.target, (*moved, *self.advice.targets, *lying))
+
+    def _known(self, kind: str) -> list[tuple[str, str]]:
+        """Return the things of a kind that are not in hand, each with its place, as far as known."""
+        return [(thing, place) for thing, place in self.room.whereabouts.items() if compact.type_of(thing) == kind]
 
     def _first_of(self, kind: str, preferred: tuple[str, ...]) -> str:
         return next((place for place in (*preferred, *self.order) if compact.type_of(place) == kind), "")
@@ -178,7 +171,7 @@ class RuleDecision:
         reported = self.advice.sightings.get(kind, ())
         rest = [place for place in self.order if place not in self.advice.skip]
         for place in (*reported, *self.advice.first, *rest, *self.order):
-            is_unreachable = {f"go to {place}", f"examine {place}"} <= self.room.refusals.keys()
+            is_unreachable = {f"go to {place}", f"examine {place}"} <= self.room.refusals
             if place not in self.room.contents and not is_unreachable:
                 return self._approach(place) or f"examine {place}"
         return _GIVE_UP

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from retroformer.agents.arms.arm import Arm, ArmParts, EarlyArm
 from retroformer.config.sections.base import Positive
-from retroformer.environments.alfworld.hindsight import table_reflector
+from retroformer.environments.alfworld.hindsight import HINDSIGHT_PLACES, table_reflector
 from retroformer.environments.alfworld.reflectors import oracle_reflector, rule_reflector
+from retroformer.environments.extras import Wording
 from retroformer.method.protocols import Reflector
 
 
@@ -17,7 +18,7 @@ class RuleArm(Arm):
     kind: Literal["rule"] = "rule"
     places: Positive = 6
     """Largest number of places that one piece of advice names."""
-    wording: Literal["demonstrated", "unseen"] = "demonstrated"
+    wording: Wording = "demonstrated"
     """Sentences of the advice. demonstrated: those that the household actor was trained with; unseen: others."""
 
     def build(self, parts: ArmParts) -> Reflector:
@@ -46,13 +47,14 @@ class TableArm(EarlyArm):
     """The places where training attempts most often found such things."""
 
     kind: Literal["table"] = "table"
-    places: Positive = 8
+    places: Positive = HINDSIGHT_PLACES
     """Largest number of places that one piece of advice names, as many as in hindsight."""
     runs: tuple[str, ...] = ()
     """Names of the runs whose collected attempts are counted; empty: this run."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        return table_reflector(parts.render(), parts.attempts([*self.experience_of(parts.run)]), self.places)
+        attempts = parts.attempts([*self.experience_of(parts.run)])
+        return table_reflector(parts.render(), attempts, self.places)
 
     def conditions(self, parts: ArmParts) -> dict[str, Any]:
         content = hashlib.sha256()

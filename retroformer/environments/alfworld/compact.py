@@ -13,13 +13,12 @@ both grammars: `put X in/on Y` is written as `move X to Y`.
 
 import random
 import re
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from retroformer.method.records import Task
 
 Grammar = Literal["put", "move"]
-Otherwise = TypeVar("Otherwise", bound=Grammar | None)
 
 LONGEST_OBSERVATION = 160
 """Maximum number of characters of an observation that has no shorter form."""
@@ -28,7 +27,7 @@ _ARTICLE = re.compile(r"^(?:and )?an? ")
 _OPENING = re.compile(r"you see (?P<things>[^\n]*?)\.?\s*\n\s*Your task is to: (?P<task>[^\n]*)")
 _CONTENTS = re.compile(r"(?:On the .+?, you see|The .+? is open\. In it, you see) (.*)\.$")
 _CLOSED = re.compile(r"The .+ is closed\.$")
-_DEED = re.compile(r"You (pick up|move|put|clean|heat|cool|turn on|turn off) the (\S+ \d+)")
+_EFFECT = re.compile(r"You (pick up|move|put|clean|heat|cool|turn on|turn off) the (\S+ \d+)")
 _PUT = re.compile(r"put (\S+ \d+) in/on (\S+ \d+)$")
 _MOVE = re.compile(r"move (\S+ \d+) to (\S+ \d+)$")
 
@@ -50,7 +49,7 @@ def read_opening(observation: str) -> Opening:
     return Opening(task=match["task"].strip().rstrip("."), places=_things(match["things"]))
 
 
-def rewritten(opening: str, part: Literal["things", "task"], text: str) -> str:
+def replace_in_opening(opening: str, part: Literal["things", "task"], text: str) -> str:
     """Return an opening of ALFWorld's with another task, a sentence, or with other things, such as `a desk 1`."""
     match = _OPENING.search(opening)
     if match is None:
@@ -94,34 +93,33 @@ def command(action: str) -> str:
     return _PUT.sub(r"move \1 to \2", action.strip())
 
 
-def spoken(action: str, grammar: Grammar) -> str:
+def in_grammar(action: str, grammar: Grammar) -> str:
     """Return the compact action in the environment's grammar."""
     return _MOVE.sub(r"put \1 in/on \2", action) if grammar == "put" else action
 
 
-def heard_grammar(choices: Sequence[str], otherwise: Otherwise) -> Grammar | Otherwise:
-    """Return the grammar of these actions, or `otherwise` if none of them shows it."""
-    for choice in choices:
-        if _PUT.match(choice):
+def grammar_of(actions: Iterable[str]) -> Grammar | None:
+    """Return the grammar of these actions; None if none of them shows it."""
+    for action in actions:
+        if _PUT.match(action):
             return "put"
-        if _MOVE.match(choice):
+        if _MOVE.match(action):
             return "move"
-    return otherwise
+    return None
 
 
 def observation(action: str, text: str) -> str:
-    """Return `closed`, `nothing`, a comma list of things, a short deed, or the observation's first characters."""
+    """Return `closed`, `nothing`, a comma list of things, a short effect, or the observation's first characters."""
     text = text.strip()
-    if action.startswith("go to ") and text.startswith("You arrive at ") and ". " in text:
-        text = text.split(". ", 1)[1]
-    if action.startswith("open ") and text.startswith("You open the ") and ". " in text:
-        text = text.split(". ", 1)[1]
+    for verb, start in (("go to ", "You arrive at "), ("open ", "You open the ")):
+        if action.startswith(verb) and text.startswith(start) and ". " in text:
+            text = text.split(". ", 1)[1]
     if contents := _CONTENTS.match(text):
         return ", ".join(_things(contents[1])) or "nothing"
     if _CLOSED.match(text):
         return "closed"
-    if deed := _DEED.match(text):
-        return f"You {'move' if deed[1] == 'put' else deed[1]} the {deed[2]}."
+    if effect := _EFFECT.match(text):
+        return f"You {'move' if effect[1] == 'put' else effect[1]} the {effect[2]}."
     return text[:LONGEST_OBSERVATION]
 
 

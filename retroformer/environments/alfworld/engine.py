@@ -9,13 +9,14 @@ a location, and it has no command `help`.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.planner import Operator, Planner, Translation
-from retroformer.environments.alfworld.rules import Home
-from retroformer.environments.alfworld.textgen import Bindings, Facts, Grammar
+from retroformer.environments.alfworld.planner import Operator, Planner
+from retroformer.environments.alfworld.python_planner import PythonPlanner
+from retroformer.environments.alfworld.text_grammar import Bindings, Facts, Grammar
 
 INVALID = "Nothing happens."
 """Answer to a command that is not possible now."""
@@ -34,14 +35,9 @@ class Game(NamedTuple):
 class GameEngine:
     """Engine that plays one game after another, with the planner or, for generated games only, the rules in Python."""
 
-    def __init__(self, planner: Planner | Home) -> None:
+    def __init__(self, planner: Planner | PythonPlanner) -> None:
         self._planner = planner
         self._game: Game | None = None
-        self._translation = Translation("", [], {}, {})
-        self._names: Mapping[str, str] = {}
-        self._worded: dict[str, tuple[str, Bindings]] = {}
-        self._possible: dict[str, Operator] = {}
-        self._commands: tuple[str, ...] | None = None
 
     def start(self, game: Game) -> str:
         """Start a game and return its opening. Raises EnvironmentFailure."""
@@ -50,7 +46,7 @@ class GameEngine:
             grammar, translation = Grammar(game.grammar), self._planner.translate(game.domain, game.problem)
             self._grammar, self._translation, self._game = grammar, translation, game
             self._names = names({entity for fact in translation.facts for entity in fact[1:]})
-            self._worded = {}
+            self._worded = dict[str, tuple[str, Bindings]]()
         self._planner.load(self._translation)
         self._facts = Facts(self._translation.facts, self._translation.types)
         self._look_around()
@@ -70,16 +66,14 @@ class GameEngine:
     @property
     def commands(self) -> tuple[str, ...]:
         """Commands possible now, sorted."""
-        if self._commands is None:
-            self._commands = tuple(sorted(self._possible))
-        return self._commands
+        return tuple(sorted(self._possible))
 
     @property
     def won(self) -> bool:
         return self._planner.at_goal()
 
     def _look_around(self) -> None:
-        self._possible, self._commands = {}, None
+        self._possible = dict[str, Operator]()
         for operator in self._planner.operators():
             if operator.name.partition(" ")[0] in self._grammar.actions:
                 self._possible.setdefault(self._word(operator), operator)
@@ -103,18 +97,16 @@ def names(entities: Iterable[str]) -> dict[str, str]:
     An entity is written `Kind_bar_ANYTHING`; the basin of a sink is a separate kind. Other entities keep their name and
     get a trailing blank, as in ALFWorld.
     """
-    named: dict[str, str] = {}
-    counts: dict[str, int] = {}
+    named, counts = dict[str, str](), Counter[str]()
     for entity in sorted(entities, reverse=True):
-        entity_name = entity
         kind, numbered, _ = entity.partition("_bar_")
         if not numbered:
             for mark, sign in (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
-                entity_name = entity_name.replace(mark, sign)
-            named[entity] = f"{entity_name} "
+                kind = kind.replace(mark, sign)
+            named[entity] = f"{kind} "
             continue
         kind += "basin" * ("basin" in entity)
-        counts[kind] = counts.get(kind, 0) + 1
+        counts[kind] += 1
         named[entity] = f"{kind} {counts[kind]}"
     return named
 

@@ -12,10 +12,10 @@ from fractions import Fraction
 from random import Random
 
 import retroformer.environments.alfworld.compact as compact
-from retroformer.environments.alfworld.clauses import find_places
-from retroformer.environments.alfworld.compact import type_of
-from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
-from retroformer.environments.alfworld.reflectors import FailureView, WrittenReflector, advice_on_places, view_of
+from retroformer.environments.alfworld.advice_reader import find_places
+from retroformer.environments.alfworld.attempt_reader import AttemptView, Goal, read_goal, read_steps, view_of
+from retroformer.environments.alfworld.compact import number_of, type_of
+from retroformer.environments.alfworld.reflectors import WrittenReflector, advice_on_places
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Variation
 from retroformer.method.records import Lesson, Memory, Trajectory
@@ -45,7 +45,7 @@ class PlaceTable:
             room, seen = rooms[attempt.task.split, attempt.task.id], read_steps(attempt.steps)
             sentence = compact.read_opening(attempt.opening).task
             goal = self.goals[sentence] = read_goal(sentence)
-            room.wanted.update(filter(None, (goal.thing, goal.lamp)))
+            room.wanted.update(goal.counts)
             room.looked.update(seen.contents)
             for thing, place in seen.first_seen.items():
                 room.found[type_of(thing)].add(place)
@@ -68,7 +68,7 @@ class PlaceTable:
         """Return the types of places at which this kind of thing was found."""
         return {place_type for place_type, finds in self._finds[kind].items() if finds}
 
-    def ranked(self, view: FailureView) -> tuple[str, ...]:
+    def ranked(self, view: AttemptView) -> tuple[str, ...]:
         """Return the unsearched places, the likeliest for a missing thing first; ties keep room order."""
         rates = {
             place: max((self.rate(kind, type_of(place)) for kind in view.missing), default=0)
@@ -77,9 +77,9 @@ class PlaceTable:
         return tuple(sorted(view.unsearched, key=lambda place: -rates[place]))
 
 
-SHORTEST = 3
+MIN_PART_STEPS = 3
 """Minimum number of steps of a part."""
-MORE_OF_MANY, MORE_OF_FEW = 4, 1
+_EXTRA_OF_MANY, _EXTRA_OF_FEW = 4, 1
 """Maximum number of places added to a type with three or more places, and to a type with fewer."""
 
 
@@ -92,12 +92,12 @@ def in_another_room(failure: Trajectory, texts: Sequence[str], random: Random) -
     room = compact.read_opening(failure.opening).places
     named = {place for text in texts for mention in find_places(text, room) for place in mention.places}
     places = list[str]()
-    for kind in dict.fromkeys(map(compact.type_of, room)):
-        numbers = [compact.number_of(place) for place in room if compact.type_of(place) == kind]
-        least = max((compact.number_of(place) for place in named if compact.type_of(place) == kind), default=1)
-        most = max(numbers) + (MORE_OF_MANY if len(numbers) > 2 else MORE_OF_FEW)
+    for kind in dict.fromkeys(map(type_of, room)):
+        numbers = [number_of(place) for place in room if type_of(place) == kind]
+        least = max((number_of(place) for place in named if type_of(place) == kind), default=1)
+        most = max(numbers) + (_EXTRA_OF_MANY if len(numbers) > 2 else _EXTRA_OF_FEW)
         places += [f"{kind} {number}" for number in range(1, random.randint(least, most) + 1)]
-    opening = compact.rewritten(failure.opening, "things", ", ".join(f"a {place}" for place in places))
+    opening = compact.replace_in_opening(failure.opening, "things", ", ".join(f"a {place}" for place in places))
     return failure.model_copy(update={"opening": opening})
 
 
@@ -147,16 +147,16 @@ class PlaceHindsight:
         for number in range(count):
             last = random.randrange(len(attempts))
             steps, before = attempts[last].steps, earlier[:last]
-            end = random.randint(min(SHORTEST, len(steps)), len(steps))
+            end = random.randint(min(MIN_PART_STEPS, len(steps)), len(steps))
             part = attempts[last].model_copy(update={"steps": steps[:end]})
             if number % 2:
                 part = in_another_room(part, _texts(attempts[: last + 1], before), random)
             if sentence := self._other_task(view_of(part, before), whole, random):
-                opening = compact.rewritten(part.opening, "task", f"{sentence}.")
+                opening = compact.replace_in_opening(part.opening, "task", f"{sentence}.")
                 others.append((part.model_copy(update={"opening": opening}), before))
         return others
 
-    def _other_task(self, view: FailureView, whole: FailureView, random: Random) -> str:
+    def _other_task(self, view: AttemptView, whole: AttemptView, random: Random) -> str:
         """Draw the task of a training game of which the view is a failure; empty if there is none.
 
         `whole` is the view of all attempts so far.
@@ -176,9 +176,9 @@ class PlaceHindsight:
         by_kind = by_sighting[drawn]
         return random.choice(by_kind[random.choice(sorted(by_kind))])
 
-    def _could_be_set(self, view: FailureView) -> bool:
+    def _could_be_set(self, view: AttemptView) -> bool:
         """Return True if a room has the places of a goal, and what is missing may lie at one that is left."""
-        types, left = ({compact.type_of(place) for place in places} for places in (view.order, view.unsearched))
+        types, left = ({type_of(place) for place in places} for places in (view.order, view.unsearched))
         needed = {view.goal.target, view.goal.appliance} - {""}
         return needed <= types and all(left & self._table.places_with(kind) for kind in view.missing)
 

@@ -6,19 +6,18 @@ The library is imported on first use. Its import rewrites `sys.argv`; this modul
 import hashlib
 import json
 import logging
-import os
 import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import zstandard
 
-from retroformer.environments.alfworld.textgen import Fact
+from retroformer.environments.alfworld.text_grammar import Fact
 from retroformer.errors import EnvironmentFailure, MissingInput
 from retroformer.files.cache import cache_folder
+from retroformer.files.durable import replacing
 
 _FORMAT = "1"
 """Format version of a cached translation; a change invalidates old ones."""
@@ -63,22 +62,13 @@ def translate(domain: str, problem: str) -> Translation:
         _log.warning("The cached game %s cannot be read (%s) and is made again.", path, error)
     translation = _translate(domain, problem)
     try:
-        write_atomically(path, zstandard.compress(json.dumps(translation).encode(), 6))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(zstandard.compress(json.dumps(translation).encode(), 6))
     except OSError as error:
         # If the cache cannot be written, the run goes on and only loses time.
         _log.warning("The cache %s cannot be written (%s): games will load more slowly.", path, error)
     return translation
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a cache file atomically, also when several processes write it at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _translate(domain: str, problem: str) -> Translation:

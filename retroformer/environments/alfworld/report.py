@@ -1,242 +1,285 @@
-"""Report chapters about advice in ALFWorld: counts, per arm, of what was written and what the actor did with it.
+"""Report chapters about advice in ALFWorld: what each arm wrote, and what the actor did with it.
 
-It uses the rule actor's shallow reader (`retroformer.environments.alfworld.reader`), so advice in words that the
-reader does not understand counts as advice that names no place to search.
+It uses the rule actor's shallow reader (`advice_reader.py`), so advice in words that the reader does not understand
+counts as advice that names no place to search.
 """
 
-import re
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.clauses import clauses_of
+from retroformer.environments.alfworld.advice_reader import clauses_of, find_places, once, read_advice
+from retroformer.environments.alfworld.attempt_reader import Goal, view_of
 from retroformer.environments.alfworld.compact import type_of
-from retroformer.environments.alfworld.reader import read_advice
-from retroformer.environments.alfworld.reading import read_solution
-from retroformer.environments.alfworld.reflection import (
-    FIRST_MOVES,
-    AttemptReading,
-    Reading,
-    ReflectionCase,
-    first_walks,
-    read_attempt,
-    read_reflection,
-    reflection_cases,
-)
-from retroformer.environments.extras import ReportedArm, TaskFacts
-from retroformer.files.document import Chapter, Row, Table, arm_cell, chapter, code, number, share, table
-from retroformer.method.records import Outcome, Task, Trajectory
+from retroformer.environments.extras import ReportedArm, SeedFacts, TaskFacts
+from retroformer.files.document import Chapter, Row, Table, arm_cell, chapter, number, share, table
+from retroformer.method.records import Outcome, Trajectory
 
-_OBJECTS = 6
+FIRST_MOVES = 2
+"""Number of walks within which an actor that follows advice has reached a place of it."""
+_MAX_OBJECTS = 6
 """Number of goal objects shown, those with the most failures first."""
-_PLACE_TYPES = 3
+_MAX_PLACE_TYPES = 3
 """Number of types of place shown for each object."""
-HABITS_NOTE = (
-    "Types of place where successful attempts picked the object up, next to those where each arm sends to look for it "
-    "and nobody had looked, with the number of its reflections that do."
-)
+_PLACE_TYPES = """
+    armchair bathtubbasin bed cabinet cart coffeemachine coffeetable countertop desk diningtable drawer dresser
+    fridge garbagecan handtowelholder laundryhamper microwave ottoman safe shelf sidetable sinkbasin sofa
+    stoveburner toaster toilet toiletpaperhanger towelholder tvstand
+"""
+"""Types of places in ALFWorld's rooms."""
+_ALL_PLACES = tuple(f"{kind} {number}" for kind in _PLACE_TYPES.split() for number in range(1, 100))
+"""Places that advice may name; no room has so many places of a type, and higher invented numbers are not counted."""
 
 
-class Telemetry(NamedTuple):
-    """Counts over the reflections of one arm."""
+class ReflectionCase(NamedTuple):
+    """Failed attempt, the reflection on it, and the attempt that read the reflection."""
 
-    arm: str
-    reflections: int
-    distinct: int
-    """Number of different texts, whitespace normalised."""
-    words: int
-    """Words in all reflections."""
-    naming: int
-    """Reflections that name a place of the room; the others say nothing usable."""
-    searching_on: int
-    """Reflections that send the actor to a place that the failed attempt had not looked into."""
-    restating: int
-    """Reflections that name only places searched in vain, or repeat a text that the failed attempt had read."""
-    unsearched: int
-    """Places to search, over all reflections, that the failed attempt had not looked into."""
-    seen: int
-    """Places to search where it had seen a thing that the task needs."""
-    in_vain: int
-    """Places to search where it had looked and seen no such thing."""
-    invented: int
-    """Places to search that the room lacks."""
-    sighted: int
-    """Failures that saw a thing that the task needs."""
-    locating: int
-    """Reflections on those failures that say where it was."""
-    sent_back: int
-    """Reflections on those failures that send the actor there, in any words."""
-    retries: int
-    directed: int
-    """Retries whose advice sends the actor to a place of the room."""
-    followed: int
-    """Retries among those that walked to such a place in their first moves."""
-    solved: int
-    """Retries that solved the task."""
+    failure: Trajectory
+    text: str
+    """Reflection; blank if the reflector wrote nothing."""
+    retry: Trajectory | None = None
+    """Next attempt; None if there was none."""
+    given: tuple[str, ...] = ()
+    """Advice that the failed attempt had read."""
 
     @property
-    def places(self) -> int:
-        """Number of places to search."""
-        return self.unsearched + self.seen + self.in_vain + self.invented
+    def is_retried(self) -> bool:
+        """True if there is a retry that is valid."""
+        return self.retry is not None and self.retry.outcome is not Outcome.INVALID
 
 
-class Habit(NamedTuple):
-    """Object, with the places where the arms search for it and where it is."""
+@dataclass(frozen=True)
+class AdviceContent:
+    """Content of a reflection. Places are in text order, each once, and in the room unless stated otherwise."""
 
-    thing: str
-    failures: int
-    """Failed attempts at tasks that ask for it, each counted once for all arms."""
-    finds: Counter[str]
-    """Type of place -> rooms where a successful attempt picked the thing up there."""
-    guesses: Mapping[str, Counter[str]]
-    """Arm -> type of place -> reflections that send the actor to an unsearched place of the type."""
+    goal: Goal
+    named: tuple[str, ...]
+    """All places named."""
+    sent: tuple[str, ...]
+    """Places to search, or where the text says that a needed thing is."""
+    invented: tuple[str, ...]
+    """Numbered places like those of `sent` that the room lacks."""
+    located: tuple[str, ...]
+    """Those of `sent` where the text says that a needed thing is and the failed attempt had seen it."""
+    seen_at: tuple[str, ...]
+    """Initial places of the needed things that the failed attempt had seen."""
+    searched: tuple[str, ...]
+    """Places that the failed attempt had looked into."""
+    repeated: bool
+    """True if the failed attempt had already read this text."""
+
+    @property
+    def unsearched(self) -> tuple[str, ...]:
+        """Those of `sent` that the failed attempt had not looked into."""
+        return tuple(place for place in self.sent if place not in self.searched)
+
+    @property
+    def sent_back(self) -> tuple[str, ...]:
+        """Those of `sent` where a needed thing was seen, even if the text does not say that it is there."""
+        return tuple(place for place in self.sent if place in self.seen_at)
+
+    @property
+    def exhausted(self) -> tuple[str, ...]:
+        """Those of `sent` where the failed attempt had looked and seen no needed thing."""
+        return tuple(place for place in self.sent if place in self.searched and place not in self.seen_at)
+
+    @property
+    def restates(self) -> bool:
+        """True if it repeats the failed plan: the same text, or only exhausted places."""
+        return self.repeated or (bool(self.sent) and self.exhausted == self.sent)
 
 
-class TelemetryCounter:
+def reflection_cases(facts: SeedFacts) -> list[ReflectionCase]:
+    """Return all that this arm wrote about one task, each with its failure and the retry."""
+    texts = {trial: reflection.text for trial, reflection in facts.reflections.items()}
+    return [
+        ReflectionCase(
+            facts.attempts[trial - 1],
+            text,
+            facts.attempts.get(trial),
+            given=tuple(texts[number] for number in range(trial) if texts.get(number, "").strip()),
+        )
+        for trial, text in texts.items()
+        if trial  # Advice before the first attempt is about no failure.
+    ]
+
+
+def read_reflection(case: ReflectionCase) -> AdviceContent:
+    """Return what the reflection of this case says."""
+    view, clauses = view_of(case.failure), clauses_of(case.text)
+    mentions = chain.from_iterable(find_places(clause, view.order) for clause in clauses)
+    invented = _invented_places(clauses, view.order)
+    advice = read_advice([case.text], (*view.order, *invented), view.goal)
+    sent = once((*chain.from_iterable(advice.sightings.values()), *advice.first))
+    return AdviceContent(
+        goal=view.goal,
+        named=once(chain.from_iterable(mention.places for mention in mentions)),
+        sent=tuple(place for place in sent if place in view.order),
+        invented=tuple(place for place in sent if place not in view.order),
+        located=once(
+            place for kind, spots in advice.sightings.items() for place in spots if place in view.places_of((kind,))
+        ),
+        seen_at=view.places_of(tuple(view.goal.counts)),
+        searched=tuple(view.room.contents),
+        repeated=bool(case.text.strip()) and case.text.split() in [text.split() for text in case.given],
+    )
+
+
+def _invented_places(clauses: Sequence[str], room: Sequence[str]) -> tuple[str, ...]:
+    """Return the places that the text names by type and number and that the room lacks."""
+    invented = list[str]()
+    for mention in chain.from_iterable(find_places(clause, _ALL_PLACES) for clause in clauses):
+        by_number: dict[int, list[str]] = {}
+        for place in mention.places if mention.numbered else ():
+            by_number.setdefault(compact.number_of(place), []).append(place)
+        # A nickname such as `table 2` stands for several types: it is real if any of them is, else it is one invention.
+        invented += [meanings[0] for meanings in by_number.values() if not set(meanings).intersection(room)]
+    return once(invented)
+
+
+def first_walks(attempt: Trajectory) -> tuple[str, ...]:
+    """Return the destinations of the first FIRST_MOVES `go to` actions of an attempt."""
+    commands = (compact.command(step.action) for step in attempt.steps)
+    walks = [action.removeprefix("go to ") for action in commands if action.startswith("go to ")]
+    return tuple(walks[:FIRST_MOVES])
+
+
+class AdviceCounter:
     """Counter over the reflections of one arm."""
 
-    def __init__(self, arm: str) -> None:
-        self._arm = arm
-        self._counts: Counter[str] = Counter()
-        self._texts = array("q")
-        """Hashes of the texts: the texts themselves would not fit into memory."""
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """Counts by name: `places` and the kinds of places count places to search, the others reflections, failures
+        that saw a needed thing (`sighted`), or retries."""
+        self.texts = set[int]()
+        """Hashes of the texts, whitespace normalised: the texts themselves would not fit into memory."""
 
-    def add(self, case: ReflectionCase, reading: Reading) -> None:
+    def add(self, case: ReflectionCase, content: AdviceContent) -> None:
         """Count one reflection."""
-        words = case.text.split()
-        self._texts.frombytes(blake2b(" ".join(words).encode(errors="surrogatepass"), digest_size=8).digest())
-        directed = case.tried and bool(reading.sent)
-        self._counts.update(
+        words, directed = case.text.split(), case.is_retried and bool(content.sent)
+        self.texts.add(hash(" ".join(words)))
+        self.counts.update(
             reflections=1,
             words=len(words),
-            naming=bool(reading.named),
-            searching_on=bool(reading.unsearched),
-            restating=reading.restates,
-            unsearched=len(reading.unsearched),
-            seen=len(reading.sent_back),
-            in_vain=len(reading.in_vain),
-            invented=len(reading.invented),
-            sighted=bool(reading.seen_at),
-            locating=bool(reading.seen_at and reading.located),
-            sent_back=bool(reading.seen_at and reading.sent_back),
-            retries=case.tried,
+            searching_on=bool(content.unsearched),
+            restating=content.restates,
+            unusable=not content.named,
+            places=len(content.sent) + len(content.invented),
+            unsearched=len(content.unsearched),
+            seen=len(content.sent_back),
+            exhausted=len(content.exhausted),
+            invented=len(content.invented),
+            sighted=bool(content.seen_at),
+            locating=bool(content.seen_at and content.located),
+            sent_back=bool(content.seen_at and content.sent_back),
+            retries=case.is_retried,
             directed=directed,
-            followed=directed and case.retry is not None and not set(first_walks(case.retry)).isdisjoint(reading.sent),
-            solved=case.solved,
+            followed=directed and case.retry is not None and not set(first_walks(case.retry)).isdisjoint(content.sent),
+            solved=case.retry is not None and case.retry.outcome is Outcome.SUCCESS,
         )
 
-    @property
-    def telemetry(self) -> Telemetry:
-        """Counts so far."""
-        counted = {name: self._counts[name] for name in Telemetry._fields if name not in ("arm", "distinct")}
-        return Telemetry(arm=self._arm, distinct=len(set(self._texts)), **counted)
+
+_TEXT_COLUMNS = (
+    "arm | reflections | distinct | mean words | send to a place not yet searched | restate the failed plan | "
+    "say nothing usable (no place of the room)"
+)
+_PLACE_COLUMNS = (
+    "arm | places to look into | not yet searched | the thing was seen there | searched in vain | not in this room | "
+    "where the failure saw the thing: say where | send there"
+)
+_RETRY_COLUMNS = f"arm | retries | sent to a place of the room | went to one in the first {FIRST_MOVES} moves | solved"
 
 
-class HabitCounter:
+def advice_tables(arms: Mapping[str, AdviceCounter]) -> list[Table]:
+    """Return tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
+    texts, places, retries = list[Row](), list[Row](), list[Row]()
+    for arm, counter in arms.items():
+        counts, name = counter.counts, arm_cell(arm)
+        if not counts["words"]:
+            continue
+        mean = number(counts["words"] / counts["reflections"], ".1f")
+        usable = _shares(counts, "reflections", "searching_on", "restating", "unusable")
+        texts.append([name, number(counts["reflections"]), number(len(counter.texts)), mean, *usable])
+        kinds = _shares(counts, "places", "unsearched", "seen", "exhausted", "invented")
+        places.append([name, number(counts["places"]), *kinds, *_shares(counts, "sighted", "locating", "sent_back")])
+        directed, solved = _shares(counts, "retries", "directed", "solved")
+        retries.append([name, number(counts["retries"]), directed, *_shares(counts, "directed", "followed"), solved])
+    if not texts:
+        return []
+    return [
+        table(_TEXT_COLUMNS.split(" | "), texts, "The texts of each arm."),
+        table(_PLACE_COLUMNS.split(" | "), places, "The places that the texts name."),
+        table(_RETRY_COLUMNS.split(" | "), retries, "What the actor did with the advice."),
+    ]
+
+
+def _shares(counts: Counter[str], whole: str, *parts: str) -> Row:
+    return [share(counts[part], counts[whole]) for part in parts]
+
+
+class PlaceCounter:
     """Counter, for each goal object, of where each arm guesses it to be and where successful attempts took it.
 
     A guess is a place that the failed attempt had not looked into. A type of place counts once per reflection as a
     guess and once per task as a find, so many drawers do not outweigh one desk, nor many attempts one room.
     """
 
-    def __init__(self, arms: Sequence[str]) -> None:
-        self._arms = arms
-        self._failures: Counter[str] = Counter()
-        self._guesses: dict[str, dict[str, Counter[str]]] = {}
-        self._finds: dict[str, Counter[str]] = {}
+    def __init__(self) -> None:
+        self.failures: Counter[str] = Counter()
+        """Failed attempts by goal object, each counted once for all arms."""
+        self.guesses: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        """Object -> arm -> type of place -> reflections that send the actor to an unsearched place of the type."""
+        self.finds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Object -> type of place -> rooms where a successful attempt picked the object up there."""
 
     def add(
-        self,
-        cases: Mapping[str, Sequence[tuple[ReflectionCase, Reading]]],
-        successes: Iterable[tuple[Trajectory, AttemptReading]],
+        self, cases: Mapping[str, Sequence[tuple[ReflectionCase, AdviceContent]]], attempts: Sequence[Trajectory]
     ) -> None:
-        """Count what the arms wrote about one task, and its successful attempts."""
-        failures: dict[str, set[Trajectory]] = {}
+        """Count what the arms wrote about one task, and the attempts at it."""
+        failures = defaultdict[str, set[Trajectory]](set)
         for arm, read in cases.items():
-            for case, reading in read:
-                thing = reading.goal.thing
-                failures.setdefault(thing, set()).add(case.failure)
-                guesses = self._guesses.setdefault(thing, {name: Counter() for name in self._arms})
-                guesses[arm].update({compact.type_of(place) for place in reading.unsearched})
+            for case, content in read:
+                failures[content.goal.thing].add(case.failure)
+                self.guesses[content.goal.thing][arm].update(set(map(type_of, content.unsearched)))
         for thing, failed in failures.items():
-            self._failures[thing] += len(failed)
-        finds = {find for attempt, attempted in successes for find in _finds(attempt, attempted)}
-        for thing, kind in finds:
-            self._finds.setdefault(thing, Counter())[kind] += 1
+            self.failures[thing] += len(failed)
+        successes = [attempt for attempt in attempts if attempt.outcome is Outcome.SUCCESS]
+        for thing, kind in {find for attempt in successes for find in _finds(attempt)}:
+            self.finds[thing][kind] += 1
 
-    @property
-    def habits(self) -> list[Habit]:
-        """Counts so far, by number of failures, then by name."""
-        rows = [
-            Habit(thing, failures, self._finds.get(thing, Counter()), self._guesses[thing])
-            for thing, failures in self._failures.items()
-            if thing
+    def table(self, arms: Sequence[str]) -> Table | None:
+        """Return the objects with the most failures, equal ones by name; arms without a guess are omitted."""
+        things = sorted(filter(None, self.failures), key=lambda thing: (-self.failures[thing], thing))
+        shown = [arm for arm in arms if any(self.guesses[thing][arm] for thing in things)]
+        rows: list[Row] = [
+            [
+                thing,
+                number(self.failures[thing]),
+                _most_common(self.finds[thing]),
+                *(_most_common(self.guesses[thing][arm]) for arm in shown),
+            ]
+            for thing in things[:_MAX_OBJECTS]
         ]
-        return sorted(rows, key=lambda habit: (-habit.failures, habit.thing))
+        header = ["object", "failures", "found in (tasks)", *shown]
+        return table(header, rows, "Places of the objects with the most failures.") if rows else None
 
 
-_TEXTS = (
-    "arm | reflections | distinct | mean words | send to a place not yet searched | restate the failed plan | "
-    "say nothing usable (no place of the room)"
-)
-_PLACES = (
-    "arm | places to look into | not yet searched | the thing was seen there | searched in vain | not in this room | "
-    "where the failure saw the thing: say where | send there"
-)
-_RETRIES = f"arm | retries | sent to a place of the room | went to one in the first {FIRST_MOVES} moves | solved"
-
-
-def telemetry_tables(arms: Sequence[Telemetry]) -> list[Table]:
-    """Return tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
-    texts, places, retries = list[Row](), list[Row](), list[Row]()
-    for arm in arms:
-        if not arm.words:
-            continue
-        name, count = arm_cell(arm.arm), arm.reflections
-        usable = [share(part, count) for part in (arm.searching_on, arm.restating, count - arm.naming)]
-        mean = number(arm.words / count, ".1f")
-        texts.append([name, number(count), number(arm.distinct), mean, *usable])
-        kinds = [share(part, arm.places) for part in (arm.unsearched, arm.seen, arm.in_vain, arm.invented)]
-        told = [share(part, arm.sighted) for part in (arm.locating, arm.sent_back)]
-        places.append([name, number(arm.places), *kinds, *told])
-        directed, solved = share(arm.directed, arm.retries), share(arm.solved, arm.retries)
-        retries.append([name, number(arm.retries), directed, share(arm.followed, arm.directed), solved])
-    if not texts:
-        return []
-    return [
-        table(_TEXTS.split(" | "), texts, "The texts of each arm."),
-        table(_PLACES.split(" | "), places, "The places that the texts name."),
-        table(_RETRIES.split(" | "), retries, "What the actor did with the advice."),
-    ]
-
-
-def habits_table(rows: Sequence[Habit]) -> Table:
-    """Return the objects with the most failures; arms without a guess are omitted."""
-    arms = [arm for arm in rows[0].guesses if any(row.guesses[arm].total() for row in rows)]
-    lines: list[Row] = [
-        [row.thing, number(row.failures), _most_common(row.finds), *(_most_common(row.guesses[arm]) for arm in arms)]
-        for row in rows[:_OBJECTS]
-    ]
-    header = ["object", "failures", "found in (tasks)", *arms]
-    return table(header, lines, "Places of the objects with the most failures.")
-
-
-def _finds(attempt: Trajectory, attempted: AttemptReading) -> Iterator[tuple[str, str]]:
+def _finds(attempt: Trajectory) -> Iterator[tuple[str, str]]:
     """Yield (thing, type of place) for each goal thing that an attempt took from its initial place."""
-    goal, first_seen = attempted.goal, attempted.seen.first_seen
+    view = view_of(attempt)
     for step in attempt.steps:
         thing = step.action.removeprefix("take ").partition(" from ")[0]
-        if step.action.startswith("take ") and compact.type_of(thing) == goal.thing and thing in first_seen:
-            yield goal.thing, compact.type_of(first_seen[thing])
+        if step.action.startswith("take ") and type_of(thing) == view.goal.thing and thing in view.room.first_seen:
+            yield view.goal.thing, type_of(view.room.first_seen[thing])
 
 
 def _most_common(kinds: Counter[str]) -> str:
     """Return `desk 4, shelf 2, bed 1`; equal counts by name."""
     ranked = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
-    return ", ".join(f"{name} {count}" for name, count in ranked[:_PLACE_TYPES]) or "-"
+    return ", ".join(f"{name} {count}" for name, count in ranked[:_MAX_PLACE_TYPES]) or "-"
 
 
 class AdviceChapter:
@@ -244,89 +287,27 @@ class AdviceChapter:
 
     def __init__(self, arms: Sequence[ReportedArm]) -> None:
         self._arms = arms
-        self._telemetry = {arm.name: TelemetryCounter(arm.name) for arm in arms}
-        self._habits = HabitCounter([arm.name for arm in arms])
+        self._advice = {arm.name: AdviceCounter() for arm in arms}
+        self._places = PlaceCounter()
 
     def add(self, facts: TaskFacts) -> None:
         """Count what the arms wrote about one task."""
-        attempted: dict[int, AttemptReading] = {}
-
-        def read(attempt: Trajectory) -> AttemptReading:
-            if id(attempt) not in attempted:
-                attempted[id(attempt)] = read_attempt(attempt)
-            return attempted[id(attempt)]
-
-        written: dict[str, list[tuple[ReflectionCase, Reading]]] = {arm.name: [] for arm in self._arms}
+        cases = dict[str, list[tuple[ReflectionCase, AdviceContent]]]()
         for arm in self._arms:
-            for stored in arm.stored_names:
-                cases = reflection_cases(facts.seeds[stored])
-                written[arm.name] += [(case, read_reflection(case, read(case.failure))) for case in cases]
-            for case, reading in written[arm.name]:
-                self._telemetry[arm.name].add(case, reading)
+            of_arm = chain.from_iterable(reflection_cases(facts.seeds[stored]) for stored in arm.stored_names)
+            cases[arm.name] = [(case, read_reflection(case)) for case in of_arm]
+            for case, content in cases[arm.name]:
+                self._advice[arm.name].add(case, content)
         attempts = {id(attempt): attempt for seed in facts.seeds.values() for attempt in seed.attempts.values()}
-        successes = [attempt for attempt in attempts.values() if attempt.outcome is Outcome.SUCCESS]
-        self._habits.add(written, [(attempt, read(attempt)) for attempt in successes])
+        self._places.add(cases, tuple(attempts.values()))
 
     def chapters(self) -> Iterator[Chapter]:
         """Yield a chapter on the advice, and one on where it sends the actor."""
-        if tables := telemetry_tables([counter.telemetry for counter in self._telemetry.values()]):
+        if tables := advice_tables(self._advice):
             yield chapter("What the advice was like", *tables)
-        if habits := self._habits.habits:
-            yield chapter("Where the arms send to, and where things were found", HABITS_NOTE, habits_table(habits))
-
-
-_GUESS = re.compile(
-    r"\b(?:may|might|maybe|perhaps|could|can|possibly|probably|likely|usually|often|typically|should|would|if|whether|"
-    r"unless|until|hopefully|suspect|guess|expect|assume|think|believe|look|looking|search|check|try)\b"
-)
-"""Words of a clause that guesses or searches."""
-
-
-class PlaceLeak:
-    """Check whether advice says where a wanted thing lies although no attempt had seen it there, by the walkthrough.
-
-    Only a statement about a single place counts: `take the mug from shelf 2`, not `look in shelf 2` or `the mug may be
-    in shelf 2`, which any reflector may guess. A statement that is right by chance counts as well. The reader of advice
-    decides what a statement is, so other words go unnoticed.
-    """
-
-    rule = (
-        "Advice gives the place away if it says that a wanted thing is at one place, the walkthrough takes it there, "
-        "and no attempt before it had seen it there. Guesses, such as ",
-        code("look in shelf 2"),
-        ", are not counted.",
-    )
-
-    def __init__(self, walkthrough: Callable[[Task], Sequence[str]]) -> None:
-        self._walkthrough = walkthrough
-        """Returns winning actions. Raises UnknownTask, MissingInput, EnvironmentFailure."""
-
-    def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
-        """Return where a thing lies, such as `mug 1 in shelf 2`, if only the advice says it; else "".
-
-        Raises UnknownTask, MissingInput, EnvironmentFailure.
-        """
-        shown = [read_attempt(attempt) for attempt in attempts]
-        stated = {
-            (kind, place)
-            for kind, place in _statements(advice, shown[-1])
-            if not any(
-                type_of(thing) == kind and seen == place
-                for attempted in shown
-                for thing, seen in attempted.seen.first_seen.items()
+        if (places := self._places.table([arm.name for arm in self._arms])) is not None:
+            explanation = (
+                "Types of place where successful attempts picked the object up, next to those where each arm sends to "
+                "look for it and nobody had looked, with the number of its reflections that do."
             )
-        }
-        if not stated:
-            return ""
-        things = read_solution(self._walkthrough(attempts[-1].task)).things
-        return ", ".join(f"{thing} in {place}" for thing, place in things if (type_of(thing), place) in stated)
-
-
-def _statements(advice: str, attempted: AttemptReading) -> Iterator[tuple[str, str]]:
-    """Yield (type of thing, place) for each clause that says where a thing is, at a single place of the room."""
-    for clause in clauses_of(advice):
-        if _GUESS.search(clause):
-            continue
-        for kind, places in read_advice([clause], attempted.room, attempted.goal).sightings.items():
-            if len(places) == 1:
-                yield kind, places[0]
+            yield chapter("Where the arms send to, and where things were found", explanation, places)

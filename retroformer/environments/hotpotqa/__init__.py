@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, get_args
 
 from retroformer.environments.extras import Extras
@@ -27,10 +27,6 @@ __all__ = ["HotpotqaTaskset", "Section", "extras", "taskset"]
 Section = Hotpotqa
 
 
-def _return_of(name: ReturnName) -> Callable[[Any, int], ReturnOf]:
-    return lambda section, seed: answer_return(name, taskset(section, seed).answer)
-
-
 def _tools(section: Any) -> tuple[Tool, ...]:
     """Return the actions as tools; with the gold paragraphs in the question, only the answer."""
     search = _tool("Search", "title", "Search the page with this title and show its first sentences.")
@@ -43,15 +39,6 @@ def _tool(name: str, argument: str, description: str) -> Tool:
     parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
     return Tool(name=name, description=description, parameters=parameters, form=f"{name}[{{{argument}}}]")
 
-
-extras = Extras(
-    tools=_tools,
-    leak_check=lambda section, seed: GoldAnswerLeak(taskset(section, seed).answer),
-    hindsight=TitleHindsight,
-    # The paper's F1 is the graded version of its success, exact match.
-    returns={name: _return_of(name) for name in get_args(ReturnName)} | {"shaped": _return_of("f1")},
-    data_licence="HotPotQA: CC BY-SA 4.0.",
-)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -105,16 +92,14 @@ class HotpotqaTaskset:
         questions = self._source.questions
         kept = [task_id for task_id in ids if gold_paragraphs(questions[task_id], self._docstore)]
         split, missing = self._section.split, len(ids) - len(kept)
-        if missing and not kept:
+        if missing == len(ids) > 0:
             raise MissingInput(
                 f"The gold pages of none of the {missing} questions of split {split!r} are in the data: "
                 "set environment.context=false, or name another split."
             )
         if missing:
-            _LOGGER.warning(
-                "%d of the %d questions of split %r are left out: their gold pages are not known or not in the data.",
-                *(missing, len(ids), split),
-            )
+            reason = "their gold pages are not known or not in the data"
+            _LOGGER.warning("%d of the %d questions of split %r are left out: %s.", missing, len(ids), split, reason)
         return kept
 
     @cached_property
@@ -140,12 +125,25 @@ def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
 
 def answer_return(name: ReturnName, gold: Callable[[Task], str]) -> ReturnOf:
     """Return the function that computes this return of an attempt, 0 without an answer. It raises as `gold` does."""
-    score = RETURNS[name]
 
-    def returned(attempt: Trajectory) -> float:
+    def score(attempt: Trajectory) -> float:
         last = parse(attempt.steps[-1].action) if attempt.steps else None
         if last is None or last.verb != "finish":
             return 0.0
-        return float(score(last.argument, gold(attempt.task)))
+        return float(RETURNS[name](last.argument, gold(attempt.task)))
 
-    return returned
+    return score
+
+
+def _return_of(name: ReturnName, section: Any, seed: int) -> ReturnOf:
+    return answer_return(name, taskset(section, seed).answer)
+
+
+extras = Extras(
+    tools=_tools,
+    leak_check=lambda section, seed: GoldAnswerLeak(taskset(section, seed).answer),
+    hindsight=TitleHindsight,
+    # The paper's F1 is the graded version of its success, exact match.
+    returns={name: partial(_return_of, name) for name in get_args(ReturnName)} | {"shaped": partial(_return_of, "f1")},
+    data_licence="HotPotQA: CC BY-SA 4.0.",
+)

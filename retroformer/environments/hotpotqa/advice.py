@@ -5,13 +5,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from retroformer.environments.hotpotqa.environment import NOT_FOUND, parse, unquoted
-from retroformer.environments.hotpotqa.metrics import ENGLISH, normalize
+from retroformer.environments.hotpotqa.metrics import CLOSED_ANSWERS, ENGLISH, normalize
 from retroformer.files.document import code
 from retroformer.method.records import Lesson, Outcome, Task, Trajectory
 
 _WORD = re.compile(r"\w+")
 _ARTICLES = frozenset({"a", "an", "the"})
-_CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
 class GoldAnswerLeak:
@@ -40,7 +39,7 @@ class GoldAnswerLeak:
         """
         gold = self._answer(attempts[-1].task)
         words = normalize(_folded(gold)).split()
-        is_common = all(word in ENGLISH or word in _CLOSED or len(word) == 1 for word in words)
+        is_common = all(word in ENGLISH or word in CLOSED_ANSWERS or len(word) == 1 for word in words)
         if is_common or not holds(advice, gold):
             return ""
         return "" if any(holds(text, gold) for attempt in attempts for text in _texts(attempt)) else gold
@@ -81,7 +80,7 @@ class TitleHindsight:
     """
 
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
-        """Build the writer without reading the attempts."""
+        """Take the attempts that the writer of another environment reads."""
 
     def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
         """Return `Search for A and B.` with the titles that the correct attempt with the fewest needed.
@@ -95,8 +94,7 @@ class TitleHindsight:
             for title in _titles(attempt)
         }
         needed = [_needed(attempt, read) for attempt in others if attempt.outcome is Outcome.SUCCESS]
-        titles = min(filter(None, needed), key=len, default=())
-        *first, last = titles or ("",)
+        *first, last = min(filter(None, needed), key=len, default=("",))
         return f"Search for {', '.join(first)} and {last}." if first else f"Search for {last}." if last else ""
 
     def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> tuple[()]:

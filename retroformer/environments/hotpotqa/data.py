@@ -3,7 +3,7 @@
 A folder holds these files, each also as `.xz` and in UTF-8, one JSON object a line:
     questions.jsonl   {"id": str, "question": str, "answer": str, "supporting_facts": [[title, number], ...], ...}
                       facts (the hub's form is accepted too) are for environment.context; `split` (train, or dev or
-                      validation) is for splits by rule (`splits.py`); other keys are ignored
+                      validation) is for splits by rule; other keys are ignored
     docstore.jsonl    {"title": str, "sentences": [str, ...]}                  the page's first paragraph
     splits.json       {NAME: [id, ...], ...}     optional; its splits come before those by rule; other values are notes
 """
@@ -22,9 +22,16 @@ from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, sha256
 from retroformer.run.provenance import files_sha256
 
-_NAME = re.compile(r"(train|validation)_([1-9][0-9]{0,6})")
-SPLITS_BY_RULE = "train_N, validation_N"
-"""Names of these splits, for messages."""
+HUB_NAME, HUB_SUBSET, HUB_SPLITS = "hotpotqa/hotpot_qa", "distractor", ("train", "validation")
+_SPLIT_BY_RULE = re.compile(r"(train|validation)_([1-9][0-9]{0,6})")
+_LINE_BYTES, _QUESTIONS_BYTES, _DOCSTORE_BYTES, _SPLITS_BYTES = MIB, GIB, 16 * GIB, 64 * MIB
+"""Maximum sizes. HotPotQA's longest paragraph has 8 kB, a question with its ten paragraphs some 20 kB. All questions
+have 70 MB, 650 MB with their contexts, and their ids 3 MB; the first paragraphs of all 5.2 million pages 3 GB."""
+_ROW_FORM = (
+    "there are `id`, `question` and `answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of "
+    "ids in splits.json"
+)
+Read = TypeVar("Read")
 
 
 def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: str) -> list[str] | None:
@@ -32,12 +39,11 @@ def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: st
 
     `train_N` and `validation_N` are the N questions of HotPotQA's training or development set whose ids have the
     smallest sha256, in ascending order of that hash, so that everyone with the public questions gets the same ones.
-    Neither the order of a file nor a seed matters, and `train_10` begins `train_3000`.
 
-    released: returns the ids of one of the sets `train` and `validation` (the development set).
-    where: the data, for the message of MissingInput, which is raised if they have fewer questions of that set.
+    `released` returns the ids of the set `train` or `validation`; `where` names the data. Raises MissingInput if they
+    have fewer questions of that set.
     """
-    if not (match := _NAME.fullmatch(name)):
+    if not (match := _SPLIT_BY_RULE.fullmatch(name)):
         return None
     origin, count = match[1], int(match[2])
     ids = sorted(released(origin), key=lambda question_id: hashlib.sha256(question_id.encode()).digest())
@@ -47,25 +53,6 @@ def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: st
             f"smaller split, or add the questions with `split` set to {origin!r} in questions.jsonl."
         )
     return ids[:count]
-
-
-Read = TypeVar("Read")
-ALL = "all"
-HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"
-_HUB_SPLITS = ("train", "validation")
-_LINE_BYTES = MIB
-"""Maximum size of a line. HotPotQA's longest paragraph has 8 kB, a question with its ten paragraphs some 20 kB."""
-_QUESTIONS_BYTES = GIB
-"""Maximum size of the questions. The 97,852 released ones have 70 MB, and 650 MB with their contexts."""
-_DOCSTORE_BYTES = 16 * GIB
-"""Maximum size of the docstore. The first paragraphs of all 5.2 million pages have about 3 GB."""
-_SPLITS_BYTES = 64 * MIB
-"""Maximum size of the splits. The ids of all released questions have 3 MB."""
-_WANTED = (
-    "there are `id`, `question` and `answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of "
-    "ids in splits.json"
-)
-_NO_WORD = re.compile(r"\W+")
 
 
 class Folder:
@@ -81,13 +68,12 @@ class Folder:
 
     def split(self, name: str) -> list[str]:
         """Return the ids of a split in their official order. Raises UnknownTask, MissingInput."""
-        splits = {ALL: list(self.questions)} | self._named_splits()
+        splits = {"all": list(self.questions)} | self._named_splits()
         if name not in splits:
             if (by_rule := split_by_rule(name, self._released, str(self._folder))) is not None:
                 return by_rule
-            raise UnknownTask(
-                f"No split {name!r} in {self._folder}: choose one of {', '.join(sorted(splits))}, {SPLITS_BY_RULE}."
-            )
+            names = ", ".join(sorted(splits))
+            raise UnknownTask(f"No split {name!r} in {self._folder}: choose one of {names}, train_N, validation_N.")
         if unknown := [task_id for task_id in splits[name] if task_id not in self.questions]:
             raise MissingInput(
                 f"{len(unknown)} of the {len(splits[name])} questions of split {name!r} are not in {self._folder}, "
@@ -117,7 +103,7 @@ class Folder:
         return [question_id for question_id, released in rows if released in names]
 
     def _rows(self, name: str, read: Callable[[Any], Read], most_bytes: int) -> Iterator[Read]:
-        return json_rows(self._file(name), read, _WANTED, line_bytes=_LINE_BYTES, most_bytes=most_bytes)
+        return json_rows(self._file(name), read, _ROW_FORM, line_bytes=_LINE_BYTES, most_bytes=most_bytes)
 
     def _named_splits(self) -> dict[str, list[str]]:
         path = self._folder / "splits.json"
@@ -125,12 +111,12 @@ class Folder:
             return {}
         splits = parse_json(read_text(path, _SPLITS_BYTES), str(path))
         if not isinstance(splits, dict):
-            raise MissingInput(f"{path} is JSON of another shape ({type(splits).__name__}): {_WANTED}.")
+            raise MissingInput(f"{path} is JSON of another shape ({type(splits).__name__}): {_ROW_FORM}.")
         named = {name: ids for name, ids in splits.items() if isinstance(ids, list)}
-        if odd := [name for name, ids in named.items() if not all(isinstance(id_, str) for id_ in ids)]:
-            raise MissingInput(
-                f"{path} is JSON of another shape ({odd[0]!r} contains something that is not an id): {_WANTED}."
-            )
+        for name, ids in named.items():
+            if not all(isinstance(id_, str) for id_ in ids):
+                where = f"{name!r} contains something that is not an id"
+                raise MissingInput(f"{path} is JSON of another shape ({where}): {_ROW_FORM}.")
         return named
 
     def _file(self, name: str) -> Path:
@@ -147,17 +133,17 @@ class Hub:
 
     @cached_property
     def questions(self) -> Mapping[str, Question]:
-        return {row["id"]: _question(row) for name in _HUB_SPLITS for row in self._dataset[name]}
+        return {row["id"]: _question(row) for name in HUB_SPLITS for row in self._dataset[name]}
 
     def split(self, name: str) -> list[str]:
         dataset = self._dataset
-        if name == ALL:
+        if name == "all":
             return list(self.questions)
-        if name not in _HUB_SPLITS:
+        if name not in HUB_SPLITS:
             if (by_rule := split_by_rule(name, lambda origin: dataset[origin]["id"], HUB_NAME)) is not None:
                 return by_rule
             raise UnknownTask(
-                f"No split {name!r} in {HUB_NAME}: choose one of {', '.join((ALL, *_HUB_SPLITS))}, {SPLITS_BY_RULE}; "
+                f"No split {name!r} in {HUB_NAME}: choose one of all, train, validation, train_N, validation_N; "
                 "other splits come with the files of environment.data."
             )
         return list(dataset[name]["id"])
@@ -167,11 +153,11 @@ class Hub:
         return hashlib.sha256(self.docstore_name().encode()).hexdigest()
 
     def docstore_name(self) -> str:
-        fingerprints = "".join(str(self._dataset[name]._fingerprint) for name in _HUB_SPLITS)
+        fingerprints = "".join(str(self._dataset[name]._fingerprint) for name in HUB_SPLITS)
         return f"hub-{hashlib.sha256(fingerprints.encode()).hexdigest()[:16]}-{FORMAT}.sqlite"
 
     def pages(self) -> Iterator[EncyclopediaPage]:
-        return (page for name in _HUB_SPLITS for row in self._dataset[name] for page in context_pages(row["context"]))
+        return (page for name in HUB_SPLITS for row in self._dataset[name] for page in context_pages(row["context"]))
 
     @cached_property
     def _dataset(self) -> Any:
@@ -189,7 +175,7 @@ class Hub:
 
 def question_key(text: str) -> str:
     """Return a question in the form used for comparison: lower case, words only."""
-    return _NO_WORD.sub(" ", text.lower()).strip()
+    return re.sub(r"\W+", " ", text.lower()).strip()
 
 
 def question_id(text: str) -> str:

@@ -1,9 +1,7 @@
 """Wikipedia's introductory paragraphs, searchable by title or BM25, in one SQLite file that is built once.
 
-The file holds
-    page(id, title, title_key, bare_key, sentences)   keys are case-folded; sentences is a JSON list
-    word(title, text)                                 FTS5, porter stems, no diacritics, rowid = page.id
-and its name is a hash of its sources, so new data make a new file and an old file never becomes wrong.
+Its name is a hash of its sources, so new data make a new file. The keys of pages are case-folded titles; the rows of
+`word` have the ids of the pages.
 """
 
 import html
@@ -97,25 +95,23 @@ class Docstore:
 
 
 def build_docstore(pages: Iterable[EncyclopediaPage], path: Path) -> Path:
-    """Write the file of these pages unless it exists. Safe for several processes: one builds, the others wait."""
-    return build_once(path, lambda database: _write(pages, database))
+    """Write the file of these pages unless it exists; of several pages with one title, the first counts."""
 
+    def write(database: sqlite3.Connection) -> None:
+        database.executescript(_TABLES)
+        titles = set[str]()
+        for page in pages:
+            if page.title in titles:
+                continue
+            titles.add(page.title)
+            bare = _QUALIFIER.fullmatch(page.title)
+            row = (len(titles), page.title, _key(page.title), bare and _key(bare["bare"]), json.dumps(page.sentences))
+            database.execute("INSERT INTO page VALUES (?, ?, ?, ?, ?)", row)
+            words = (len(titles), page.title, page.paragraph)
+            database.execute("INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", words)
+        database.executescript(_INDEXES)
 
-def _write(pages: Iterable[EncyclopediaPage], database: sqlite3.Connection) -> None:
-    """Write pages and index; only the first page with a given title is kept."""
-    database.executescript(_TABLES)
-    titles = set[str]()
-    for page in pages:
-        if page.title in titles:
-            continue
-        titles.add(page.title)
-        bare = _QUALIFIER.fullmatch(page.title)
-        row = (len(titles), page.title, _key(page.title), bare and _key(bare["bare"]), json.dumps(page.sentences))
-        database.execute("INSERT INTO page VALUES (?, ?, ?, ?, ?)", row)
-        database.execute(
-            "INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", (len(titles), page.title, page.paragraph)
-        )
-    database.executescript(_INDEXES)
+    return build_once(path, write)
 
 
 def _key(title: str) -> str:

@@ -116,10 +116,8 @@ def parse(text: str) -> Action:
             end = place
             break
     argument = " ".join(text[call.end() : end].split())
-    if not argument:
-        return Action("invalid")
     verbs: dict[str, Verb] = {"search": "search", "lookup": "lookup", "finish": "finish"}
-    return Action(verbs[call[1].lower()], argument)
+    return Action(verbs[call[1].lower()], argument) if argument else Action("invalid")
 
 
 def unquoted(argument: str) -> str:
@@ -149,11 +147,11 @@ class Encyclopedia(Protocol):
     """Source of the pages for Search."""
 
     def find(self, entity: str) -> EncyclopediaPage | None:
-        """Return the page that this entity names. Raises EnvironmentFailure if the source cannot be reached."""
+        """Return the page that this entity names. Raises EnvironmentFailure."""
         ...
 
     def similar(self, query: str, count: int = 5) -> list[str]:
-        """Return titles of pages about these words, best first. Raises EnvironmentFailure if this is impossible."""
+        """Return titles of pages about these words, best first. Raises EnvironmentFailure."""
         ...
 
 
@@ -175,14 +173,6 @@ class HotpotqaEnvironment:
         self._questions, self._encyclopedia, self._contexts = questions, encyclopedia, contexts
         self._reward, self._max_steps, self._sentences = reward, max_steps, sentences
         self._question: Question | None = None
-        self._last = Transition(observation="")
-        self._forget()
-
-    def _forget(self) -> None:
-        self._steps = 0
-        self._page: EncyclopediaPage | None = None
-        self._keyword = ""
-        self._results_shown = 0
 
     def reset(self, task: Task) -> Transition:
         """Start the question of this task. Raises UnknownTask if it, or its gold pages to be shown, are missing."""
@@ -199,7 +189,8 @@ class HotpotqaEnvironment:
                 )
             opening = "\n".join((f"Context: {paragraphs[0]}", *paragraphs[1:], opening))
         self._question = question
-        self._forget()
+        self._steps, self._results_shown, self._keyword = 0, 0, ""
+        self._page: EncyclopediaPage | None = None
         self._last = Transition(observation=opening)
         return self._last
 
@@ -213,17 +204,16 @@ class HotpotqaEnvironment:
         if self._last.over:
             return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
         self._steps += 1
-        parsed = parse(action)
-        if parsed.verb == "finish":
-            self._last = self._finish(self._question, parsed.argument)
-            return self._last
-        match parsed.verb:
-            case "search":
-                observation = self._search(parsed.argument)
-            case "lookup":
-                observation = self._lookup(parsed.argument)
-            case _:
-                observation = "OK." if parsed.verb == "think" else INVALID_ACTION
+        match parse(action):
+            case "finish", answer:
+                self._last = self._finish(self._question, answer)
+                return self._last
+            case "search", entity:
+                observation = self._search(entity)
+            case "lookup", keyword:
+                observation = self._lookup(keyword)
+            case verb, _:
+                observation = "OK." if verb == "think" else INVALID_ACTION
         self._last = Transition(observation=observation, truncated=self._steps >= self._max_steps)
         return self._last
 

@@ -1,8 +1,6 @@
 """Scores of an answer against the gold answer: exact match, and two versions of F1.
 
-The return of HotPotQA is `f1_without_stop_words` (Retroformer, section 4.1): the overlap of words after removing
-articles, punctuation and English stop words. `f1` is the same without the stop-word list, as in SQuAD, HotPotQA and
-ReAct.
+The return of HotPotQA is `f1_without_stop_words` (Retroformer, section 4.1); `f1` is that of SQuAD, HotPotQA and ReAct.
 """
 
 import re
@@ -34,7 +32,7 @@ ReturnName = Literal["f1", "f1_with_stop_words", "em"]
 """Names of returns: the paper's F1; the F1 of SQuAD and ReAct, which has no stop-word list; exact match."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
+CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize(answer: str) -> str:
@@ -52,7 +50,8 @@ def f1(answer: str, gold: str) -> float:
 
     `yes`, `no` and `noanswer` only count as a whole: "no one" scores 0 against "no".
     """
-    if _is_closed_and_wrong(answer, gold):
+    pair = {normalize(answer), normalize(gold)}
+    if len(pair) == 2 and not pair.isdisjoint(CLOSED_ANSWERS):
         return 0.0
     return _overlap(normalize(answer).split(), normalize(gold).split())
 
@@ -63,22 +62,9 @@ def f1_without_stop_words(answer: str, gold: str) -> float:
     If the answer or the gold answer consists only of stop words ("The Who", "It"), all words of the pair count, as in
     `f1`.
     """
-    if _is_closed_and_wrong(answer, gold):
-        return 0.0
-    answer_words, gold_words = normalize(answer).split(), normalize(gold).split()
-    answer_content, gold_content = _content(answer_words), _content(gold_words)
-    if not answer_content or not gold_content:
-        return _overlap(answer_words, gold_words)
-    return _overlap(answer_content, gold_content)
-
-
-def _is_closed_and_wrong(answer: str, gold: str) -> bool:
-    pair = {normalize(answer), normalize(gold)}
-    return len(pair) == 2 and not pair.isdisjoint(_CLOSED_ANSWERS)
-
-
-def _content(words: list[str]) -> list[str]:
-    return [word for word in words if word not in ENGLISH]
+    whole = f1(answer, gold)
+    content = [[word for word in normalize(text).split() if word not in ENGLISH] for text in (answer, gold)]
+    return _overlap(*content) if whole and all(content) else whole
 
 
 def _overlap(answer_words: list[str], gold_words: list[str]) -> float:

@@ -1,8 +1,27 @@
-"""Reads Reflexion's logs as cases: recorded runs, as if this project had made them.
+"""Reads the logs of Reflexion's HotPotQA runs as cases, as if this project had made them.
 
-The logs are in a `.jsonl[.xz]` of {"path": str, "text": str} lines, a folder, or a single file. Only HotPotQA's ReAct
-logs with reflections hold what a rating needs: the failed trajectory, the reflection on it, and the trajectory of the
-next trial. Everything else is skipped, and counted by reason.
+The logs are in a `.jsonl[.xz]` of {"path": str, "text": str} lines, a folder of `.txt` files, or a single file. Only
+ReAct logs with reflections hold what a rating needs; the others are skipped, and counted by reason. A trial of such a
+log has a header, three sections by result, and a record for each question:
+
+    ########################################
+    BEGIN TRIAL 2
+    Trial summary: Correct: 42, Incorrect: 43, Halted: 14
+    #######################################
+    ------------- BEGIN CORRECT AGENTS -------------
+                                                        an empty line before every record
+    Question: TEXT[You have attempted to answer ... given question.
+    Reflections:
+    - TEXT                                              every reflection carried so far, oldest first
+    - TEXT]
+    Thought 1: TEXT
+    Action 1: Search[TEXT]
+    Observation 1: TEXT, maybe over several lines
+    Thought 2: ...
+    Correct answer: TEXT                                the gold answer
+
+The sentence about earlier failures follows the question without a line break, sometimes twice. A question may be
+missing in one trial and back in the next; one that was solved is printed again in every later trial.
 
 1. Logs that agree wherever they overlap are one run: nothing in them counts twice. A log that contradicts a run
    starts another run, with its own arm.
@@ -14,8 +33,9 @@ next trial. Everything else is skipped, and counted by reason.
    hash from `question_id`.
 """
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,12 +47,11 @@ from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.data import question_id, question_key
 from retroformer.environments.hotpotqa.environment import parse
 from retroformer.environments.hotpotqa.metrics import RETURNS
-from retroformer.environments.hotpotqa.reflexion_log import LoggedAttempt, attempts, why_unusable
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, size
+from retroformer.files.bounded import GIB, MIB, json_rows, read_text
 from retroformer.method.records import Ending, Key, Outcome, Step
 
-RATED_BY: Final = "f1_with_stop_words"
+DEFAULT_RETURN: Final = "f1_with_stop_words"
 """Return that rates imported attempts: ReAct's F1, used for these runs before.
 
 The F1 without stop words, which rates our own rollouts, changes three of the 261: two gains that consist of a shared
@@ -40,15 +59,32 @@ The F1 without stop words, which rates our own rollouts, changes three of the 26
 """
 AUTHOR = "text-davinci-003"
 """Author of the reflections; the logs do not name it."""
-_RESULT_FILES = "result files of ALFWorld and WebShop, which have no trajectories"
 
-_SUFFIXES = (".txt", ".json")
-_LOG_BYTES = 64 * MIB
-"""Maximum size of one log. The longest that Reflexion published has 2.3 MB."""
-_MOST_BYTES = GIB
-"""Maximum size of all logs, which are held in memory. Reflexion's 52 logs have 15 MB."""
-_MOST_LOGS = 10_000
-"""Maximum number of logs in a folder; more suggests a folder such as `/`, named by mistake."""
+_LOG_BYTES, _TOTAL_BYTES = 64 * MIB, GIB
+"""Maximum size of one log, and of a file of logs. Reflexion's 52 logs have 15 MB, the longest 2.3 MB."""
+_MAX_TRIALS = 9_999
+"""Maximum trial number. Reflexion's longest run has 15; a larger number means damage."""
+
+_TRIAL = re.compile(r"^BEGIN TRIAL (\d+)[ \t]*$", re.MULTILINE)
+_QUESTION = re.compile(r"(?:(?<=\n\n)|\A)Question:")
+_GOLD = re.compile(r"^Correct answer:(.*)$", re.MULTILINE)
+_FIRST_STEP = re.compile(r"^(?:Thought|Action) 1:", re.MULTILINE)
+_PART = re.compile(r"^(Thought|Action|Observation) \d+:", re.MULTILINE)
+_BULLET = re.compile(r"^- ", re.MULTILINE)
+_EARLIER_FAILURES = "You have attempted to answer following question before and failed."
+_REFLECTIONS = "Reflections:\n"
+
+
+class LoggedAttempt(NamedTuple):
+    trial: int
+    """Trial number, counted from 1, as in the log."""
+    question: str
+    gold: str
+    reflections: tuple[str, ...]
+    """Reflections that the actor carried into this trial, oldest first."""
+    steps: tuple[Step, ...]
+    """Steps without rewards; empty if only the question was printed."""
+
 
 Run = dict[tuple[str, int], LoggedAttempt]
 """Attempts of one run by question and trial."""
@@ -57,31 +93,25 @@ Run = dict[tuple[str, int], LoggedAttempt]
 def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
     """Yield the cases of the logs, run by run and question by question.
 
-    Args:
-        path: file or folder of logs.
-        score: name of the return that rates an attempt; None: `f1_with_stop_words`.
-        section: config of the environment; its data hold the ids of the questions.
+    score: name of the return that rates an attempt; None: `f1_with_stop_words`.
+    section: config of the environment; its data hold the ids of the questions.
 
-    Raises:
-        MissingInput: there is no log at `path`, or a file is damaged or exceeds the limits.
-        ConfigError: there is no such return.
+    Raises MissingInput, and ConfigError if there is no such return.
     """
-    rated_by = score or RATED_BY
+    rated_by = score or DEFAULT_RETURN
     if rated_by not in RETURNS:
         raise ConfigError(f"--score {score}: there is no such return; choose one of {', '.join(RETURNS)}.")
     ids: Mapping[str, str] = {}
     if section.name == "hotpotqa" and section.data is not None:
         ids = taskset(section.model_copy(update={"split": "all"})).ids_by_question()
-    logs = _read_logs(path)
     runs: list[Run] = []
-    for log in logs:
-        reason = _RESULT_FILES if log.is_result_file else why_unusable(log.text)
-        if reason is not None:
+    for name, text in _read_logs(path):
+        reason = why_unusable(text)
+        if reason is None:
+            duplicates = _join(runs, attempts(text, repr(name)))
+            yield from [Skipped(reason="records that another log has too")] * duplicates
+        else:
             yield Skipped(reason=f"logs: {reason}")
-            continue
-        known = _join(runs, attempts(log.text, repr(log.path)))
-        yield from [Skipped(reason="records that another log has too")] * known
-    yield from [Skipped(reason=f"reflections: {_RESULT_FILES}")] * _reflections_without_trajectories(logs)
     for number, run in enumerate(runs, start=1):
         reader = _RunReader(f"{RECORDED} {number}" if number > 1 else RECORDED, ids, rated_by)
         questions = defaultdict[str, list[LoggedAttempt]](list)
@@ -89,6 +119,87 @@ def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped
             questions[record.question].append(record)
         for records in questions.values():
             yield from reader.cases(records)
+
+
+def _read_logs(path: Path) -> list[tuple[str, str]]:
+    """Return name and text of all logs at `path`, ordered by name. Raises MissingInput."""
+    try:
+        if path.is_dir():
+            files = [file for file in path.rglob("*.txt") if not file.is_dir()]
+            logs = [(str(file.relative_to(path)), read_text(file, _LOG_BYTES)) for file in files]
+        elif path.suffix == ".txt":
+            logs = [(path.name, read_text(path, _LOG_BYTES))]
+        else:
+            row_form = 'a line is {"path": TEXT, "text": TEXT}'
+            logs = list(json_rows(path, _log, row_form, line_bytes=_LOG_BYTES, most_bytes=_TOTAL_BYTES))
+    except OSError as error:
+        raise MissingInput(f"No logs can be read from {str(path)!r} ({error}): name a file or a folder.") from error
+    if not logs:
+        raise MissingInput(f"No log in {str(path)!r}: name a .jsonl[.xz] of logs, a .txt log or a folder of them.")
+    return sorted(logs)
+
+
+def _log(row: Any) -> tuple[str, str]:
+    name, text = row["path"], row["text"]
+    if not isinstance(name, str) or not isinstance(text, str):
+        raise TypeError("path and text are texts")
+    return name, text
+
+
+def why_unusable(text: str) -> str | None:
+    """Return why no reflection of this log can be rated by the surrounding trajectories; None if one can."""
+    if not _TRIAL.search(text):
+        return "text without numbered trials"
+    if not _FIRST_STEP.search(text):
+        return "chain of thought without Search and Lookup"
+    return None if _REFLECTIONS in text else "retries without reflections"
+
+
+def attempts(text: str, source: str = "the log") -> list[LoggedAttempt]:
+    """Return all records of a log, in order; a truncated one without a gold answer is omitted.
+
+    `source` names the log in an error. Raises MissingInput if a trial number is out of range.
+    """
+    for head in _TRIAL.finditer(text):
+        # Python cannot convert very long numbers.
+        if len(head[1]) > len(str(_MAX_TRIALS)) or int(head[1]) < 1:
+            line = text.count("\n", 0, head.start()) + 1
+            raise MissingInput(
+                f"Line {line} of {source} begins trial {head[1][:20]}, but trials count from 1 to {_MAX_TRIALS}: "
+                "get a fresh copy."
+            )
+    _, *parts = _TRIAL.split(text)
+    return [
+        _attempt(int(number), record[: golds[-1].start()], golds[-1].group(1).strip())
+        for number, trial in zip(parts[::2], parts[1::2], strict=True)
+        for record in _QUESTION.split(trial)[1:]
+        if (golds := list(_GOLD.finditer(record)))
+    ]
+
+
+def _attempt(trial: int, record: str, gold: str) -> LoggedAttempt:
+    first_step = _FIRST_STEP.search(record)
+    head = record[: first_step.start()] if first_step else record
+    question = " ".join(head.partition(_EARLIER_FAILURES)[0].split())
+    bullets = _BULLET.split(head.partition(_REFLECTIONS)[2])[1:]
+    reflections = tuple(text.strip() for text in bullets)
+    return LoggedAttempt(trial, question, gold, reflections, _steps(record[len(head) :]))
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    """Return the steps of a record; a step truncated before its action is omitted, a missing observation is empty."""
+    steps: list[Step] = []
+    thought = ""
+    _, *parts = _PART.split(text)
+    for name, content in zip(parts[::2], map(str.strip, parts[1::2]), strict=True):
+        if name == "Thought":
+            thought = content
+        elif name == "Action":
+            steps.append(Step(thought=thought, action=content, observation=""))
+            thought = ""
+        elif steps:
+            steps[-1] = steps[-1].model_copy(update={"observation": content})
+    return tuple(steps)
 
 
 def _join(runs: list[Run], records: list[LoggedAttempt]) -> int:
@@ -111,43 +222,49 @@ class _RunReader:
 
     def cases(self, logged: list[LoggedAttempt]) -> Iterator[Case | Skipped]:
         """Yield the cases of one question; after a success the logs only print it again."""
-        played, solved = dict[int, LoggedAttempt](), False
+        played, solved = dict[int, tuple[LoggedAttempt, CaseAttempt]](), False
         for record in logged:
             if solved:
                 yield Skipped(reason="records of questions that were solved before")
             elif not record.steps:
                 yield Skipped(reason="records without a trajectory")
             else:
-                played[record.trial - 1] = record
-                solved = self._attempt(record).outcome is Outcome.SUCCESS
+                played[record.trial - 1] = record, self._attempt(record)
+                solved = played[record.trial - 1][1].outcome is Outcome.SUCCESS
         shown = set[int]()
-        for trial, record in played.items():
-            case = self._case(trial, record)
-            retry = played.get(trial + 1)
-            if case.attempt.outcome is not Outcome.SUCCESS:
-                written = _new_reflections(record, retry)
-                if isinstance(written, Skipped):
-                    yield written
-                elif retry is not None:
+        for trial, (record, attempt) in played.items():
+            if attempt.outcome is not Outcome.SUCCESS:
+                following, retry = played.get(trial + 1, (None, None))
+                new = Counter(following.reflections) - Counter(record.reflections) if following else Counter[str]()
+                if new:
                     shown |= {trial, trial + 1}
-                    yield self._case(trial, record, CaseAdvice(text=written, model=AUTHOR), retry)
+                    advice = CaseAdvice(text="\n".join(new.elements()), model=AUTHOR)
+                    yield self._case(record.question, trial, attempt, advice, retry)
                     continue
+                fault = "that were tried again without a new reflection" if retry else "without a next trial in the log"
+                yield Skipped(reason=f"failures {fault}")
             if trial not in shown:
-                yield case
+                yield self._case(record.question, trial, attempt)
 
     def _case(
-        self, trial: int, record: LoggedAttempt, advice: CaseAdvice | None = None, retry: LoggedAttempt | None = None
+        self,
+        question: str,
+        trial: int,
+        attempt: CaseAttempt,
+        advice: CaseAdvice | None = None,
+        retry: CaseAttempt | None = None,
     ) -> Case:
-        task_id = self._ids.get(question_key(record.question), question_id(record.question))
-        key = Key(arm=self._arm, task_id=task_id, trial=trial)
-        after = key.model_copy(update={"trial": trial + 1}) if retry is not None else None
+        task_id = self._ids.get(question_key(question), question_id(question))
+        first, second = (Key(arm=self._arm, task_id=task_id, trial=number) for number in (trial, trial + 1))
         return Case(
-            task=CaseTask(id=task_id, input=f"Question: {record.question}", split="recorded"),
+            task=CaseTask(id=task_id, input=f"Question: {question}", split="recorded"),
             trial=trial,
-            attempt=self._attempt(record),
+            attempt=attempt,
             advice=advice,
-            retry=self._attempt(retry) if retry is not None else None,
-            origin=Origin(environment="hotpotqa", attempt=key, retry=after, rated_by=self._rated_by),
+            retry=retry,
+            origin=Origin(
+                environment="hotpotqa", attempt=first, retry=second if retry else None, rated_by=self._rated_by
+            ),
         )
 
     def _attempt(self, logged: LoggedAttempt) -> CaseAttempt:
@@ -166,99 +283,5 @@ class _RunReader:
         )
 
 
-def _new_reflections(failed: LoggedAttempt, retried: LoggedAttempt | None) -> str | Skipped:
-    """Return the advice that the next trial carries and the failed one did not."""
-    if retried is None:
-        return Skipped(reason="failures without a next trial in the log")
-    written = list((Counter(retried.reflections) - Counter(failed.reflections)).elements())
-    if not written:
-        return Skipped(reason="failures that were tried again without a new reflection")
-    return "\n".join(written)
-
-
 def _without_thinking(step: Step) -> Step:
     return step.model_copy(update={"thought": strip_thinking(step.thought), "action": strip_thinking(step.action)})
-
-
-class _ReflexionLog(NamedTuple):
-    """File of a recorded run: text, or the JSON results of ALFWorld and WebShop."""
-
-    path: str
-    text: str
-
-    @property
-    def is_result_file(self) -> bool:
-        return self.path.endswith(".json")
-
-
-def _read_logs(path: Path) -> list[_ReflexionLog]:
-    """Return all logs at `path`, ordered by path.
-
-    Raises:
-        MissingInput: there is no log, or a file is damaged or exceeds the limits.
-    """
-    try:
-        logs = sorted(_limited(path, _logs_in(path)))
-    except MissingInput:
-        raise
-    except OSError as error:
-        raise MissingInput(f"No logs can be read from {str(path)!r} ({error}): name a file or a folder.") from error
-    if not logs:
-        raise MissingInput(f"No log in {str(path)!r}: name a .jsonl[.xz] of logs, a .txt log or a folder of them.")
-    return logs
-
-
-def _limited(path: Path, logs: Iterable[_ReflexionLog]) -> Iterator[_ReflexionLog]:
-    """Yield these logs. Raises MissingInput if there are too many, or too much text, to hold in memory."""
-    total = 0
-    for number, log in enumerate(logs, start=1):
-        total += len(log.text)
-        if number > _MOST_LOGS or total > _MOST_BYTES:
-            limit = f"{_MOST_LOGS} logs or {size(_MOST_BYTES)}"
-            raise MissingInput(f"{str(path)!r} holds more than {limit}, the limit for one import: name a part of them.")
-        yield log
-
-
-def _logs_in(path: Path) -> Iterator[_ReflexionLog]:
-    if path.is_dir():
-        for file in path.rglob("*"):
-            if file.suffix in _SUFFIXES and not file.is_dir():
-                yield _ReflexionLog(str(file.relative_to(path)), read_text(file, _LOG_BYTES))
-    elif path.suffix in _SUFFIXES:
-        yield _ReflexionLog(path.name, read_text(path, _LOG_BYTES))
-    else:
-        wanted = 'a line is {"path": TEXT, "text": TEXT}'
-        yield from json_rows(path, _log, wanted, line_bytes=_LOG_BYTES, most_bytes=_MOST_BYTES)
-
-
-def _log(row: Any) -> _ReflexionLog:
-    log = _ReflexionLog(row["path"], row["text"])
-    if not isinstance(log.path, str) or not isinstance(log.text, str):
-        raise TypeError("path and text are texts")
-    return log
-
-
-def _reflections_without_trajectories(logs: Iterable[_ReflexionLog]) -> int:
-    """Count the reflections in the result files: each `memory` grows by one per failure and is repeated by later files.
-
-    A result file is a JSON list of {"name": str, "memory": [str, ...], "is_success": bool}, one entry per task.
-    """
-    longest: dict[tuple[Path, str], int] = {}
-    for log in logs:
-        for entry in _entries(log) if log.is_result_file else ():
-            place = Path(log.path).parent, entry["name"]
-            longest[place] = max(longest.get(place, 0), len(entry["memory"]))
-    return sum(longest.values())
-
-
-def _entries(log: _ReflexionLog) -> list[dict[str, Any]]:
-    """Return the tasks of a result file; none if the file is another kind of JSON."""
-    try:
-        entries = parse_json(log.text, log.path)
-    except MissingInput:
-        return []
-    return entries if isinstance(entries, list) and all(map(_is_entry, entries)) else []
-
-
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get("memory"), list)

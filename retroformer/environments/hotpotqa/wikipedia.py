@@ -1,22 +1,15 @@
-"""Live Wikipedia, in place of the pages of the data; its texts are CC BY-SA 4.0.
+"""Live Wikipedia, in place of the pages of the data, which are of 2017; its texts are CC BY-SA 4.0.
 
-Answers differ from the data on which HotPotQA's questions are based: pages have changed since 2017. Search shows the
-first paragraph, as with the data; Lookup reads the whole article.
-
-The client of the API is polite: it sends a name and a contact, limits its rate, and repeats no request. A failed
-request raises EnvironmentFailure, so the attempt counts as invalid: a page is reported as not found only if the wiki
-itself says so.
+Search shows the first paragraph, as with the data; Lookup reads the whole article. The client of the API sends a name
+and a contact, limits its rate, and repeats no request. After a failed request the attempt counts as invalid: a page is
+reported as not found only if the wiki itself says so.
 """
 
-import http.client
 import json
 import re
 import sqlite3
-import sys
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 import weakref
 import zlib
 from collections.abc import Iterator
@@ -25,23 +18,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from retroformer.endpoint.retries import TRIES, is_temporary, pause_after, requested_pause
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import EncyclopediaPage
 from retroformer.errors import EnvironmentFailure
 
-_COMMON = {"action": "query", "format": "json", "formatversion": "2"}
-# A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.
-_MANNERS = {"maxlag": "5"}
+# A background program should yield while the wiki's replicas lag (maxlag): the wiki then asks it to retry later.
+_COMMON = {"action": "query", "format": "json", "formatversion": "2", "maxlag": "5"}
 _BUSY_CODES = frozenset({"maxlag", "ratelimited", "readonly"})
-_LARGEST_ANSWER = 16_000_000
-"""Maximum size of an answer in bytes, unpacked."""
+_ANSWER_BYTES = 16_000_000
+"""Maximum size of an answer, unpacked."""
 _LOCK_SECONDS = 10.0
-_FARTHEST_SECONDS = 3600.0
-"""Maximum wait of one hour, even if a server asks for more or a clock was set back."""
+_MAX_PAUSE_SECONDS = 3600.0
+"""Maximum wait, even if a server asks for more or a clock was set back."""
 
 
-def _opened(owner: object, path: Path, table: str) -> sqlite3.Connection:
+def _open_table(owner: object, path: Path, table: str) -> sqlite3.Connection:
     """Return a connection to a file with this table, which is closed with its owner."""
     database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
     weakref.finalize(owner, database.close)
@@ -49,32 +43,12 @@ def _opened(owner: object, path: Path, table: str) -> sqlite3.Connection:
     return database
 
 
-class StoredAnswers:
-    """Answers to requests in a file, for all processes and later runs. Each is written atomically and never changes."""
-
-    def __init__(self, path: Path) -> None:
-        self._database = _opened(self, path, "answer(request TEXT PRIMARY KEY, json BLOB NOT NULL)")
-
-    def get(self, request: str) -> dict[str, Any] | None:
-        """Return the stored answer to this request, if any."""
-        row = self._database.execute("SELECT json FROM answer WHERE request = ?", (request,)).fetchone()
-        return json.loads(zlib.decompress(row[0])) if row else None
-
-    def keep(self, request: str, answer: dict[str, Any]) -> None:
-        """Store the answer; the first answer to a request stays."""
-        packed = zlib.compress(json.dumps(answer).encode())
-        self._database.execute("INSERT OR IGNORE INTO answer VALUES (?, ?)", (request, packed))
-
-
 class Turns:
-    """Turns at one server, shared by all processes of this machine, which also share the clock.
-
-    A row of a file holds the time of the next turn; a process that takes it advances it, then waits until it comes.
-    """
+    """Turns at one server, shared by all processes of this machine through a file with the time of the next turn."""
 
     def __init__(self, path: Path, server: str, per_second: float) -> None:
         self._server, self._interval = server, 1 / per_second
-        self._database = _opened(self, path, "turn(server TEXT PRIMARY KEY, next REAL NOT NULL)")
+        self._database = _open_table(self, path, "turn(server TEXT PRIMARY KEY, next REAL NOT NULL)")
 
     def take(self, patience_seconds: float) -> float:
         """Wait for a turn, take it and return 0; if it is beyond the patience, return the seconds until it at once."""
@@ -89,7 +63,7 @@ class Turns:
     def postpone(self, seconds: float) -> None:
         """Block the turns of all processes for this many seconds."""
         with self._next() as (cursor, now, following):
-            self._set(cursor, max(following, now + min(seconds, _FARTHEST_SECONDS)))
+            self._set(cursor, max(following, now + min(seconds, _MAX_PAUSE_SECONDS)))
 
     @contextmanager
     def _next(self) -> Iterator[tuple[sqlite3.Cursor, float, float]]:
@@ -99,7 +73,7 @@ class Turns:
             now = time.time()
             row = cursor.execute("SELECT next FROM turn WHERE server = ?", (self._server,)).fetchone()
             turn = float(row[0]) if row else 0.0
-            yield cursor, now, turn if turn <= now + _FARTHEST_SECONDS else 0.0
+            yield cursor, now, turn if turn <= now + _MAX_PAUSE_SECONDS else 0.0
             cursor.execute("COMMIT")
 
     def _set(self, cursor: sqlite3.Cursor, turn: float) -> None:
@@ -107,22 +81,25 @@ class Turns:
 
 
 class MediaWiki:
-    """One wiki, through its `api.php`; files in `folder` share answers and rate limit between all processes."""
+    """One wiki, through its `api.php`; files in `folder` share answers and rate limit between all processes.
+
+    Each answer is stored atomically and never changes.
+    """
 
     def __init__(
         self, address: str | SecretUrl, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
     ) -> None:
         self._address, self._folder, self._patience = SecretUrl(address), folder, patience_seconds
-        python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        agent = f"Retroformer/{version('retroformer')} ({contact}) Python-urllib/{python}"
+        agent = f"Retroformer/{version('retroformer')} ({contact}) httpx/{httpx.__version__}"
         self._connecting, authorization = self._address.split_user()
-        self._headers = {"User-Agent": agent, "Accept-Encoding": "gzip"} | authorization
+        self._client = httpx.Client(headers={"User-Agent": agent} | authorization, follow_redirects=True)
+        weakref.finalize(self, self._client.close)
+        server = urllib.parse.urlsplit(self._connecting).netloc
         with self._files():
             folder.mkdir(parents=True, exist_ok=True)
-            self._answers = StoredAnswers(folder / "wikipedia.sqlite")
-            self._turns = Turns(
-                folder / "wikipedia-turns.sqlite", urllib.parse.urlsplit(self._connecting).netloc, per_second
-            )
+            table = "answer(request TEXT PRIMARY KEY, json BLOB NOT NULL)"
+            self._answers = _open_table(self, folder / "wikipedia.sqlite", table)
+            self._turns = Turns(folder / "wikipedia-turns.sqlite", server, per_second)
 
     def query(self, **parameters: str) -> dict[str, Any]:
         """Return the `query` object that answers `action=query` with these parameters, from the cache if stored.
@@ -131,50 +108,54 @@ class MediaWiki:
         """
         request = json.dumps([str(self._address), sorted(parameters.items())])
         with self._files():
-            kept = self._answers.get(request)
-            if kept is None:
-                kept = self._ask(parameters, request)
-        return kept
+            stored = self._stored(request)
+            return self._ask(parameters, request) if stored is None else stored
+
+    def _stored(self, request: str) -> dict[str, Any] | None:
+        row = self._answers.execute("SELECT json FROM answer WHERE request = ?", (request,)).fetchone()
+        return json.loads(zlib.decompress(row[0])) if row else None
 
     def _ask(self, parameters: dict[str, str], request: str) -> dict[str, Any]:
         deadline, why = time.monotonic() + self._patience, ""
-        for tried in range(1, TRIES + 1):
+        for attempt in range(1, TRIES + 1):
             if wait := self._turns.take(deadline - time.monotonic()):
                 raise self._failure(f"may not be asked for another {wait:.0f} s{why}")
             # Another process may have sent the same request meanwhile.
-            if (kept := self._answers.get(request)) is not None:
-                return kept
+            if (stored := self._stored(request)) is not None:
+                return stored
             try:
-                answer = self._fetch(_COMMON | parameters | _MANNERS, deadline)
+                answer = self._fetch(_COMMON | parameters, deadline)
             except _TryLater as later:
-                self._turns.postpone(later.seconds or pause_after(tried))
-                if tried == TRIES:
-                    raise self._failure(later.what) from None
-                why = f": it {later.what}"
+                self._turns.postpone(later.seconds or pause_after(attempt))
+                if attempt == TRIES:
+                    raise self._failure(later.fault) from None
+                why = f": it {later.fault}"
             else:
-                self._answers.keep(request, answer)
+                packed = zlib.compress(json.dumps(answer).encode())
+                self._answers.execute("INSERT OR IGNORE INTO answer VALUES (?, ?)", (request, packed))
                 return answer
         raise AssertionError("the last try returns or raises")
 
     def _fetch(self, parameters: dict[str, str], deadline: float) -> dict[str, Any]:
         """Send one request. Raises _TryLater, EnvironmentFailure."""
-        url = f"{self._connecting}?{urllib.parse.urlencode(parameters)}"
-        seconds = max(0.05, deadline - time.monotonic())
+        body, seconds = bytearray(), max(0.05, deadline - time.monotonic())
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=self._headers), timeout=seconds) as answer:
-                body, headers = _body(answer, deadline), answer.headers
-        except urllib.error.HTTPError as error:
-            with error:
-                what = f"answered {error.code} {error.reason}"
-                if is_temporary(error.code):
-                    raise _TryLater(what, requested_pause(error.headers)) from None
-            raise self._failure(what) from None
-        except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise _TryLater(f"could not be asked ({type(error).__name__}: {reason})") from None
-        return self._parsed(body, requested_pause(headers))
+            with self._client.stream("GET", self._connecting, params=parameters, timeout=seconds) as answer:
+                for chunk in answer.iter_bytes():
+                    body += chunk
+                    if len(body) > _ANSWER_BYTES or time.monotonic() > deadline:
+                        raise TimeoutError("the answer has no end")
+        except (OSError, httpx.HTTPError) as error:
+            raise _TryLater(f"could not be asked ({type(error).__name__}: {error})") from None
+        pause = requested_pause(answer.headers)
+        if answer.is_success:
+            return self._parse(bytes(body), pause)
+        fault = f"answered {answer.status_code} {answer.reason_phrase}"
+        if is_temporary(answer.status_code):
+            raise _TryLater(fault, pause)
+        raise self._failure(fault)
 
-    def _parsed(self, body: bytes, pause: float | None) -> dict[str, Any]:
+    def _parse(self, body: bytes, pause: float | None) -> dict[str, Any]:
         """Return the `query` of an answer, which may be any JSON or none. Raises _TryLater, EnvironmentFailure."""
         try:
             answer = json.loads(body)
@@ -182,10 +163,10 @@ class MediaWiki:
             raise _TryLater(f"did not answer with JSON: {body[:100]!r}") from None
         error = answer.get("error") if isinstance(answer, dict) else None
         if isinstance(error, dict):
-            what = f"answered with the error {error.get('code')!r}: {str(error.get('info'))[:200]}"
+            fault = f"answered with the error {error.get('code')!r}: {str(error.get('info'))[:200]}"
             if error.get("code") in _BUSY_CODES:
-                raise _TryLater(what, pause)
-            raise self._failure(what)
+                raise _TryLater(fault, pause)
+            raise self._failure(fault)
         # If nothing is left to query, such as for the title of a page of another wiki, the answer has no `query`.
         is_answer = isinstance(answer, dict) and ("query" in answer or "batchcomplete" in answer)
         query = answer.get("query", {}) if is_answer else None
@@ -193,8 +174,8 @@ class MediaWiki:
             raise self._failure(f"did not answer as a MediaWiki does: {body[:100]!r}")
         return query
 
-    def _failure(self, what: str) -> EnvironmentFailure:
-        return EnvironmentFailure(f"The wiki at {self._address} {what}.")
+    def _failure(self, fault: str) -> EnvironmentFailure:
+        return EnvironmentFailure(f"The wiki at {self._address} {fault}.")
 
     @contextmanager
     def _files(self) -> Iterator[None]:
@@ -211,34 +192,14 @@ class MediaWiki:
 class _TryLater(Exception):
     """Temporary failure; retry after `seconds` if the server gave a number."""
 
-    def __init__(self, what: str, seconds: float | None = None) -> None:
-        super().__init__(what)
-        self.what, self.seconds = what, seconds
-
-
-def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Return the whole body, unpacked. Raises OSError if it is too long or too slow."""
-    body = bytearray()
-    while chunk := answer.read1(65_536):
-        body += chunk
-        if len(body) > _LARGEST_ANSWER or time.monotonic() > deadline:
-            raise TimeoutError("the answer has no end")
-    if answer.length:
-        raise http.client.IncompleteRead(bytes(body), answer.length)
-    if answer.headers.get("Content-Encoding") != "gzip":
-        return bytes(body)
-    gzip = zlib.decompressobj(wbits=31)
-    unpacked = gzip.decompress(bytes(body), _LARGEST_ANSWER)
-    if not gzip.eof:
-        raise http.client.IncompleteRead(unpacked)
-    return unpacked
+    def __init__(self, fault: str, seconds: float | None = None) -> None:
+        super().__init__(fault)
+        self.fault, self.seconds = fault, seconds
 
 
 _NOT_IN_TITLES = re.compile(r"[#<>\[\]{}|]")
-_LONGEST_TITLE = 255
-"""Maximum length of a title in bytes."""
-_LONGEST_QUERY = 250
-"""Maximum length of a query in characters; the wiki refuses more than 300."""
+_TITLE_BYTES, _QUERY_CHARACTERS = 255, 250
+"""Maximum lengths of a title and of a query; the wiki refuses queries of more than 300 characters."""
 _WORD = re.compile(r"\w+")
 _HEADING = re.compile(r"^=+ .* =+$")
 _HITS = 10
@@ -259,7 +220,7 @@ class Wikipedia:
         EnvironmentFailure.
         """
         entity = " ".join(entity.replace("_", " ").split())
-        if not entity or _NOT_IN_TITLES.search(entity) or len(entity.encode()) > _LONGEST_TITLE:
+        if not entity or _NOT_IN_TITLES.search(entity) or len(entity.encode()) > _TITLE_BYTES:
             return None
         article = self._article(entity)
         if article is None:
@@ -289,11 +250,9 @@ class Wikipedia:
             titles=title,
         )
         match reply.get("pages", []):
-            case []:
-                return None
             case [{"ns": int(namespace), "pageid": int(), "title": str(), "extract": str()} as page]:
                 return page if namespace == _ARTICLES else None
-            case [{"missing": True} | {"invalid": True} | {"special": True}]:
+            case [] | [{"missing": True} | {"invalid": True} | {"special": True}]:
                 return None
             case [{"ns": int(namespace)}] if namespace != _ARTICLES:
                 return None
@@ -305,7 +264,7 @@ class Wikipedia:
 
         It searches by words alone: signs such as `-` and `insource:/x/` are operators of the wiki's search.
         """
-        words = " ".join(_WORD.findall(query[: 4 * _LONGEST_QUERY].lower()))[:_LONGEST_QUERY].strip()
+        words = " ".join(_WORD.findall(query[: 4 * _QUERY_CHARACTERS].lower()))[:_QUERY_CHARACTERS].strip()
         if not words:
             return []
         reply = self._wiki.query(list="search", srsearch=words, srlimit=str(_HITS), srinfo="", srprop="redirecttitle")

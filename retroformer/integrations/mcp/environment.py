@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from retroformer.agents.attempt_result import checked_score
 from retroformer.config.user_code import function_of, module_files
 from retroformer.environments.extras import Extras
-from retroformer.environments.task_file import opening_of, read_tasks
-from retroformer.environments.tasksets import RowTaskset, not_reset, require_package, row_of
+from retroformer.environments.tasksets import RowTaskset, not_reset, opening_of, read_tasks, require_package, row_of
 from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from retroformer.environments.task_file import read_tasks
-from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
+from retroformer.environments.tasksets import RowTaskset, not_reset, read_tasks, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
 from retroformer.integrations.openenv.section import OpenEnv

@@ -13,7 +13,7 @@ from retroformer.coach.stories.reading import read_story, story_arms
 from retroformer.config.arm_names import FIRST_TRIAL, own_first_trial
 from retroformer.config.parts import LoadedConfig, chosen_tasks
 from retroformer.config.storage import open_store
-from retroformer.environments.alfworld.archives import GamePack
+from retroformer.environments.alfworld.released_games import GamePack
 from retroformer.errors import ConfigError
 from retroformer.method.records import Key, Outcome
 from tests.support.arms import NOWHERE, POOLED, Arms, compare, config_with, solved, texts
@@ -229,9 +229,9 @@ def test_several_splits_are_played_as_one(tmp_path: Path) -> None:
 def unpack(folder: Path, split: str, count: int) -> list[str]:
     """Unpack the first games of a split; return their ids."""
     pack = GamePack(PACKS / f"{split}.tar.zst")
-    chosen = sorted(task_id for task_id in pack.ids() if task_id.startswith("look_at"))[:count]
+    chosen = sorted(task_id for task_id in pack.ids if task_id.startswith("look_at"))[:count]
     for task_id in chosen:
         game = folder / split / task_id / "game.tw-pddl"
         game.parent.mkdir(parents=True)
-        game.write_bytes(pack.read(task_id) or b"")
+        game.write_bytes(pack.read(task_id))
     return chosen

@@ -13,8 +13,8 @@ from collect.rate import rate_reflections
 from retroformer.agents.arms.baselines import PHRASES
 from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.storage import open_store
+from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.hindsight import PlaceTable
-from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reflectors import advice_on_places, view_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput

@@ -3,7 +3,7 @@
 import pytest
 
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
+from retroformer.environments.alfworld.attempt_reader import Goal, read_goal, read_steps
 from retroformer.method.records import Step, Task
 
 TASK = Task(
@@ -90,15 +90,15 @@ def test_observations_are_shortened(action: str, observation: str, short: str) -
 def test_both_grammars_have_one_compact_form() -> None:
     assert compact.command(" put mug 1 in/on desk 2 ") == "move mug 1 to desk 2"
     assert compact.command("go to desk 2") == "go to desk 2"
-    assert compact.spoken("move mug 1 to desk 2", "put") == "put mug 1 in/on desk 2"
-    assert compact.spoken("move mug 1 to desk 2", "move") == "move mug 1 to desk 2"
-    assert compact.spoken("go to desk 2", "put") == "go to desk 2"
+    assert compact.in_grammar("move mug 1 to desk 2", "put") == "put mug 1 in/on desk 2"
+    assert compact.in_grammar("move mug 1 to desk 2", "move") == "move mug 1 to desk 2"
+    assert compact.in_grammar("go to desk 2", "put") == "go to desk 2"
 
 
 def test_the_grammar_is_inferred_from_possible_actions() -> None:
-    assert compact.heard_grammar(("look", "put mug 1 in/on desk 2"), "move") == "put"
-    assert compact.heard_grammar(("move mug 1 to desk 2",), "put") == "move"
-    assert compact.heard_grammar(("look",), "put") == "put"
+    assert compact.grammar_of(("look", "put mug 1 in/on desk 2")) == "put"
+    assert compact.grammar_of(("move mug 1 to desk 2",)) == "move"
+    assert compact.grammar_of(("look",)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Tests of the digest of attempts."""
 
+from retroformer.environments.alfworld import digest
 from retroformer.environments.alfworld.compact import room_order
-from retroformer.environments.alfworld.reading import digest
-from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.method.records import Ending, Lesson, Outcome, Step, Task, Trajectory
 
 TASK = Task(id="game", environment="alfworld", split="train")
 OPENING = (
@@ -73,7 +73,7 @@ def test_what_earlier_attempts_searched_counts_as_searched() -> None:
         ("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see a mug 2."),
     )
     second = played(("go to shelf 1", "On the shelf 1, you see nothing."))
-    assert digest(second, [first]).splitlines() == [
+    assert digest(second, [Lesson(attempt=first, advice="")]).splitlines() == [
         "Task: put some mug on shelf",
         "Seen: mug 2 in drawer 1",
         "Searched: shelf 1, drawer 1",
@@ -91,4 +91,4 @@ def test_a_thing_is_where_it_lay_before_an_attempt_moved_it() -> None:
     )
     assert "Seen: mug 1 in drawer 1\n" in digest(moved)
     latest = played(("go to drawer 2", "The drawer 2 is closed."))
-    assert "Seen: mug 1 in drawer 1\n" in digest(latest, [moved])
+    assert "Seen: mug 1 in drawer 1\n" in digest(latest, [Lesson(attempt=moved, advice="")])

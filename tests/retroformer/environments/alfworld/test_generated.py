@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from retroformer.environments.alfworld import rooms
+from retroformer.environments.alfworld import generated_rooms as rooms
 from retroformer.environments.alfworld.engine import GameEngine
 from retroformer.environments.alfworld.environment import Alfworld, check_grammar
-from retroformer.environments.alfworld.generated import GeneratedGames
+from retroformer.environments.alfworld.generated_games import GeneratedGames, draw_wish, draw_world, kind_of
 from retroformer.environments.alfworld.planner import Planner
-from retroformer.environments.alfworld.rules import Home
-from retroformer.environments.alfworld.worlds import draw_wish, draw_world, kind_of
+from retroformer.environments.alfworld.python_planner import PythonPlanner
 from retroformer.errors import ConfigError, UnknownTask
 from tests.support.alfworld import StockEngine, alfworld_at_home, needs_stock_engine
 
@@ -155,7 +154,7 @@ def test_the_canary_knows_the_grammar_of_generated_games() -> None:
 
 def test_the_rules_in_python_are_those_of_the_planner() -> None:
     pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
-    ours, planner, seen = GameEngine(Home()), GameEngine(Planner()), set[str]()
+    ours, planner, seen = GameEngine(PythonPlanner()), GameEngine(Planner()), set[str]()
     for seed, receptacles in ((0, 6), (1, 10), (2, 14)):
         source = games(seed=seed, receptacles=receptacles)
         for task in source.tasks()[:6]:
@@ -174,8 +173,8 @@ def test_the_rules_in_python_are_those_of_the_planner() -> None:
                 seen.add(action.split()[0])
                 assert ours.do(action) == planner.do(action)
                 assert ours.won or turn != 7 + len(game.walkthrough)
-    deeds = "clean close cool examine go heat help inventory look move open slice take use"
-    assert seen == set(deeds.split())
+    verbs = "clean close cool examine go heat help inventory look move open slice take use"
+    assert seen == set(verbs.split())
 
 
 @needs_stock_engine
@@ -184,7 +183,7 @@ def test_the_stock_engine_gives_the_same_answers() -> None:
     for task in (source.tasks()[0], source.tasks()[5]):
         game = source.game(task)
         stock = StockEngine(game)
-        engine = GameEngine(Home())
+        engine = GameEngine(PythonPlanner())
         assert (engine.start(game), engine.commands) == (stock.feedback, stock.commands)
         chance = random.Random(task.id)
         detours = [chance.choice(engine.commands), "help", "look", "inventory", "fly away"]

@@ -6,11 +6,11 @@ import pytest
 
 from retroformer.environments.alfworld import compact, scripted_play
 from retroformer.environments.alfworld import hindsight as module
+from retroformer.environments.alfworld.advice_reader import read_advice
+from retroformer.environments.alfworld.advice_sentences import listed
+from retroformer.environments.alfworld.attempt_reader import read_goal
 from retroformer.environments.alfworld.hindsight import PlaceHindsight, PlaceTable, table_reflector
-from retroformer.environments.alfworld.reader import read_advice
-from retroformer.environments.alfworld.reading import read_goal
 from retroformer.environments.alfworld.reflectors import view_of
-from retroformer.environments.alfworld.wording import listed
 from retroformer.method.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 from tests.reachable_modules import reachable_modules
 
@@ -123,14 +123,14 @@ def test_the_table_arm_counts_attempts_and_reads_all_attempts_at_its_task() -> N
 
 
 def test_no_more_places_are_named_than_the_actor_was_trained_to_read() -> None:
-    assert module.HINDSIGHT_PLACES == scripted_play.MOST_PLACES
+    assert module.HINDSIGHT_PLACES == scripted_play.MAX_PLACES
 
 
 def test_hindsight_cannot_reach_a_solution() -> None:
     """No module that it imports, itself or through others, knows games, walkthroughs or the planner."""
     read = reachable_modules(module.__name__)
     assert "retroformer.environments.alfworld.hindsight" in read
-    solving = {"engine", "environment", "generated", "planner", "released", "rules", "worlds"}
+    solving = {"engine", "environment", "generated_games", "planner", "released_games", "rules"}
     assert not [name for name in read if name.rsplit(".", 1)[-1] in solving or ".game" in name or "oracle" in name]
 
 

@@ -6,17 +6,18 @@ from random import Random
 import pytest
 
 from retroformer.environments.alfworld import taskset
+from retroformer.environments.alfworld.advice_sentences import DEMONSTRATED, UNSEEN
+from retroformer.environments.alfworld.attempt_reader import view_of
 from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.environments.alfworld.reflectors import (
     MIXTURE,
-    advice_by_rule,
     advice_from_solution,
+    advice_on_places,
     mixed_advice,
+    next_places,
     useful_advice,
-    view_of,
 )
-from retroformer.environments.alfworld.report import PlaceLeak
-from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, AdvicePhrases
 from retroformer.errors import UnknownTask
 from retroformer.method.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.household import attempt, took, walked
@@ -112,9 +113,7 @@ def test_twenty_of_twenty_pieces_of_oracle_advice_are_noticed_in_any_words(
     leaks = []
     for number, (failure, walkthrough) in enumerate(failures[:20]):
         blind = failure.model_copy(update={"steps": ()})
-        advice = advice_from_solution(
-            blind, walkthrough, AdvicePhrases((DEMONSTRATED, UNSEEN)[number % 2], Random(number))
-        )
+        advice = advice_from_solution(blind, walkthrough, (DEMONSTRATED, UNSEEN)[number % 2], Random(number))
         leaks.append(PlaceLeak(lambda task, actions=walkthrough: actions).given_away(advice, (blind,)))
     assert len(leaks) == 20
     assert all(leaks)
@@ -127,8 +126,9 @@ def test_no_piece_of_two_hundred_that_were_written_from_the_failure_alone_is_nam
     for number, (failure, walkthrough) in enumerate(failures):
         texts = [useful_advice(view_of(failure), Random(number)), useful_advice(view_of(failure), Random(-number - 1))]
         texts += [mixed_advice(view_of(failure), kind, Random(number)) for kind in MIXTURE]
-        voices = (AdvicePhrases(DEMONSTRATED, Random(number)), AdvicePhrases(UNSEEN, Random(number)))
-        texts += [advice_by_rule(view_of(failure), Memory(), speaker) for speaker in voices]
+        view = view_of(failure)
+        for wording in (DEMONSTRATED, UNSEEN):
+            texts.append(advice_on_places(view, next_places(view, Memory())[:6], wording, Random(number)))
         for text in texts:
             pieces += 1
             check = PlaceLeak(lambda task, actions=walkthrough: actions)

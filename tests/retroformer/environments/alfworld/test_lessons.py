@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from retroformer.environments.alfworld.clauses import plural
-from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
-from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, Solution
+from retroformer.environments.alfworld.advice_reader import PlaceAdvice, plural, read_advice
+from retroformer.environments.alfworld.attempt_reader import Goal, RoomKnowledge, Solution
 from retroformer.environments.alfworld.scripted_play import (
     NO_LESSON,
     SHARES,
@@ -47,7 +46,7 @@ def test_lesson_kinds_have_their_declared_shares() -> None:
 
 def test_an_independent_reader_finds_the_meaning_in_the_words() -> None:
     """The rule-based actor's reader recovers the meaning from the text alone."""
-    read = [lesson for lesson in lessons(600) if len(lesson.texts) == 1 and lesson.kind in ("looking back", "places")]
+    read = [lesson for lesson in lessons(600) if len(lesson.texts) == 1 and lesson.kind in ("hindsight", "places")]
     assert len(read) > 200
     for lesson in read:
         advice = read_advice(lesson.texts, ORDER, GOAL)
@@ -58,14 +57,14 @@ def test_an_independent_reader_finds_the_meaning_in_the_words() -> None:
 
 def test_a_lesson_names_what_the_failure_saw_and_continues_after_it() -> None:
     for lesson in lessons(600):
-        if lesson.kind == "looking back" and len(lesson.texts) == 1:
+        if lesson.kind == "hindsight" and len(lesson.texts) == 1:
             assert not {"desk 1", "drawer 1"} & set(lesson.advice.first)
             if lesson.advice.first:
                 assert lesson.advice.first[0] == "drawer 2"
 
 
 def test_the_omniscient_lesson_says_where_the_thing_is() -> None:
-    omniscient = [lesson for lesson in lessons(600) if lesson.kind == "all-knowing"]
+    omniscient = [lesson for lesson in lessons(600) if lesson.kind == "oracle"]
     assert omniscient
     assert all(lesson.advice.sightings == {"mug": ("shelf 2",)} for lesson in omniscient)
     assert all("mug 1" in lesson.texts[-1] and "shelf 2" in lesson.texts[-1].lower() for lesson in omniscient)
@@ -84,7 +83,7 @@ def test_advice_for_another_game_means_only_its_places_and_things_in_this_room()
 
 
 def test_places_of_an_older_reflection_come_last() -> None:
-    advised_twice = [lesson for lesson in lessons(2000) if len(lesson.texts) == 2 and lesson.kind == "looking back"]
+    advised_twice = [lesson for lesson in lessons(2000) if len(lesson.texts) == 2 and lesson.kind == "hindsight"]
     assert advised_twice
     for lesson in advised_twice:
         assert {"desk 1", "drawer 1"} <= set(lesson.advice.skip)

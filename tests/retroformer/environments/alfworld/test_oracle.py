@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.actors import RuleActor
+from retroformer.environments.alfworld.advice_sentences import UNSEEN, say
+from retroformer.environments.alfworld.compact import Grammar
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.reflectors import WrittenReflector, advice_from_solution, oracle_reflector
-from retroformer.environments.alfworld.wording import UNSEEN, AdvicePhrases, phrases_for, say
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
 
@@ -82,14 +84,12 @@ def test_the_reflection_is_signed_and_draws_unseen_sentences_by_task_and_seed() 
     )
     assert {reflect(plain, seed) for seed in range(5)} == {signed.text}
     attempt = failure("put a clean mug in countertop")
-    texts = [advice_from_solution(attempt, CLEAN, phrases_for("unseen", attempt.task, seed)) for seed in range(20)]
+    texts = [advice_from_solution(attempt, CLEAN, UNSEEN, Random(seed)) for seed in range(20)]
     assert {text.partition(". ")[0] + "." for text in texts} == {
         say((sentence,), thing="mug 1", place="shelf 2") for sentence in UNSEEN.seen
     }
     assert all(text.endswith("Afterwards sinkbasin 1 will clean it. Its final home is countertop 1.") for text in texts)
-    assert (
-        advice_from_solution(failure(""), CLEAN[:2], AdvicePhrases(UNSEEN)) == "Remember that shelf 2 holds the mug 1."
-    )
+    assert advice_from_solution(failure(""), CLEAN[:2], UNSEEN) == "Remember that shelf 2 holds the mug 1."
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,7 +100,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("grammar", ["move", "put"])
-def test_a_reader_of_it_wins_every_generated_game_it_can_reach(grammar: str) -> None:
+def test_a_reader_of_it_wins_every_generated_game_it_can_reach(grammar: Grammar) -> None:
     pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     games = taskset(Alfworld.model_validate({"name": "alfworld", "source": "generated", "grammar": grammar}))
     environment, won = games.environment(), 0
@@ -112,7 +112,7 @@ def test_a_reader_of_it_wins_every_generated_game_it_can_reach(grammar: str) -> 
         while not answer.over and len(steps) < 12:
             memory = Memory(reflections=(advice,))
             now = Scene(task=task, opening=opening, steps=tuple(steps), memory=memory, choices=answer.choices)
-            action = asyncio.run(RuleActor().act(now)).action
+            action = asyncio.run(RuleActor(grammar).act(now)).action
             answer = environment.step(action)
             steps.append(Step(action=action, observation=answer.observation))
         won += answer.success

@@ -15,7 +15,7 @@ import pytest
 
 from retroformer.environments.alfworld.engine import Game, in_grammar
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.released import ReleasedGames
+from retroformer.environments.alfworld.released_games import ReleasedGames
 from retroformer.method.records import Task
 from tests.support.alfworld import SHARED, alfworld_at_home, compare, needs_stock_engine, without_help
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.alfworld import AlfworldTaskset, taskset
+from retroformer.environments.alfworld.attempt_reader import share_of_subgoals
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.reading import share_of_subgoals
 from retroformer.errors import ConfigError
 from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.data import DATA, needs_data

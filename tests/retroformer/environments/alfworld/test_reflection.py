@@ -1,6 +1,6 @@
 """A reflection is read against its own failure: numbers worked by hand in a room of six places."""
 
-from retroformer.environments.alfworld.reflection import Reading, ReflectionCase, first_walks, read_reflection
+from retroformer.environments.alfworld.report import AdviceContent, ReflectionCase, first_walks, read_reflection
 from retroformer.method.records import Outcome, Step
 from tests.support.household import attempt, took, walked
 
@@ -8,16 +8,16 @@ BLIND = attempt(*walked("drawer 1", "drawer 2"))
 SIGHTED = attempt(*walked("drawer 1", "shelf 1", shelf_1="mug 2, pen 1"))
 
 
-def read(text: str, given: tuple[str, ...] = ()) -> Reading:
+def read(text: str, given: tuple[str, ...] = ()) -> AdviceContent:
     return read_reflection(ReflectionCase(BLIND, text, given=given))
 
 
-def test_places_are_new_or_searched_in_vain_or_invented() -> None:
+def test_places_are_new_or_exhausted_or_invented() -> None:
     reading = read("Look in drawer 2-5 and shelf 1. Do not look in shelf 2.")
     assert reading.named == ("drawer 2", "drawer 3", "shelf 1", "shelf 2")
     assert reading.sent == ("drawer 2", "drawer 3", "shelf 1")
     assert reading.unsearched == ("drawer 3", "shelf 1")
-    assert reading.in_vain == ("drawer 2",)
+    assert reading.exhausted == ("drawer 2",)
     assert reading.invented == ("drawer 4", "drawer 5")
     assert reading.searched == ("drawer 1", "drawer 2")
     assert not reading.restates
@@ -44,11 +44,11 @@ def test_a_closed_place_that_was_not_opened_is_not_searched() -> None:
 
 def test_naming_the_place_of_a_thing_counts_more_than_sending_there() -> None:
     output = read_reflection(ReflectionCase(SIGHTED, "The mug 2 is in shelf 1."))
-    assert (output.located, output.sent_back, output.in_vain) == (("shelf 1",), ("shelf 1",), ())
+    assert (output.located, output.sent_back, output.exhausted) == (("shelf 1",), ("shelf 1",), ())
     sent = read_reflection(ReflectionCase(SIGHTED, "Look in shelf 1."))
-    assert (sent.located, sent.sent_back, sent.in_vain) == ((), ("shelf 1",), ())
+    assert (sent.located, sent.sent_back, sent.exhausted) == ((), ("shelf 1",), ())
     wrong = read_reflection(ReflectionCase(SIGHTED, "The mug 2 is in drawer 1."))
-    assert (wrong.located, wrong.sent_back, wrong.in_vain) == ((), (), ("drawer 1",))
+    assert (wrong.located, wrong.sent_back, wrong.exhausted) == ((), (), ("drawer 1",))
 
 
 def test_the_place_of_a_thing_is_its_initial_place() -> None:
@@ -90,6 +90,6 @@ def test_first_walks_are_the_first_two_moves() -> None:
 
 def test_an_invalid_retry_counts_as_none() -> None:
     spoiled = BLIND.model_copy(update={"outcome": Outcome.INVALID})
-    assert not ReflectionCase(BLIND, "Look in desk 1.", spoiled).tried
-    assert not ReflectionCase(BLIND, "Look in desk 1.").tried
-    assert ReflectionCase(BLIND, "Look in desk 1.", BLIND).tried
+    assert not ReflectionCase(BLIND, "Look in desk 1.", spoiled).is_retried
+    assert not ReflectionCase(BLIND, "Look in desk 1.").is_retried
+    assert ReflectionCase(BLIND, "Look in desk 1.", BLIND).is_retried

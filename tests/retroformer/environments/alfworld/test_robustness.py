@@ -10,7 +10,7 @@ from hypothesis import given
 
 from retroformer.environments.alfworld.engine import INVALID
 from retroformer.environments.alfworld.environment import THOUGHT_ANSWER, Alfworld
-from retroformer.environments.alfworld.generated import GeneratedGames
+from retroformer.environments.alfworld.generated_games import GeneratedGames
 from tests.support.alfworld import alfworld_at_home
 from tests.support.odd_actions import every_episode, odd_actions
 

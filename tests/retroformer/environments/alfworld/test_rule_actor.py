@@ -7,9 +7,9 @@ import pytest
 
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import RuleActor
+from retroformer.environments.alfworld.advice_reader import read_advice
+from retroformer.environments.alfworld.attempt_reader import read_goal, read_steps
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
-from retroformer.environments.alfworld.reader import read_advice
-from retroformer.environments.alfworld.reading import read_goal, read_steps
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step, Task
 

@@ -9,21 +9,19 @@ import pytest
 
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import RuleActor
+from retroformer.environments.alfworld.advice_reader import read_advice
+from retroformer.environments.alfworld.advice_sentences import UNSEEN, say
+from retroformer.environments.alfworld.attempt_reader import read_goal, view_of
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
-from retroformer.environments.alfworld.reader import read_advice
-from retroformer.environments.alfworld.reading import read_goal
 from retroformer.environments.alfworld.reflectors import (
     EMPTY_PHRASES,
     MIXTURE,
     MixedKind,
-    advice_by_rule,
+    lesson_reflector,
     mixed_advice,
-    mixed_reflector,
     rule_reflector,
-    useful_reflector,
-    view_of,
 )
-from retroformer.environments.alfworld.wording import UNSEEN, Manner, say
+from retroformer.environments.extras import Wording
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Author, Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 
@@ -33,7 +31,7 @@ ORDER = compact.room_order(TASK, PLACES)
 
 
 def by_rule(attempt: Trajectory, memory: Memory) -> str:
-    return advice_by_rule(view_of(attempt), memory)
+    return asyncio.run(rule_reflector(render).reflect(attempt, memory, 0)).text
 
 
 def mixed(attempt: Trajectory, kind: MixedKind, random: Random) -> str:
@@ -105,7 +103,7 @@ def test_the_reflection_carries_its_prompt_and_its_author() -> None:
 
 
 def test_unseen_wordings_mean_the_same_and_share_no_sentence_with_the_plain_ones() -> None:
-    def said(manner: Manner, attempt: Trajectory, seed: int) -> str:
+    def said(manner: Wording, attempt: Trajectory, seed: int) -> str:
         return asyncio.run(rule_reflector(render, manner).reflect(attempt, Memory(), seed)).text
 
     seen, sought = failure("a mug 3"), failure("nothing", "a pen 1")
@@ -146,7 +144,7 @@ def test_each_kind_of_mixed_advice_has_its_declared_content() -> None:
 
 
 def test_the_mixture_is_the_declared_one_and_seeds_repeat() -> None:
-    reflector = mixed_reflector(render)
+    reflector = lesson_reflector("mixed", render)
     attempt = failure("nothing", "a mug 3", "nothing")
 
     def text(seed: int) -> str:
@@ -202,7 +200,7 @@ def test_advice_by_rule_wins_most_retries_and_the_mixture_few() -> None:
     ]
     won = Counter[str]()
     for attempt in failures:
-        drawn = asyncio.run(mixed_reflector(render).reflect(attempt, Memory(), seed=0)).text
+        drawn = asyncio.run(lesson_reflector("mixed", render).reflect(attempt, Memory(), seed=0)).text
         for name, advice in (("rule", by_rule(attempt, Memory())), ("mixed", drawn)):
             won[name] += played(environment, attempt.task, advice).outcome is Outcome.SUCCESS
     assert len(failures) > 15
@@ -225,9 +223,6 @@ def test_the_warm_start_draws_unsearched_places_from_all_attempts() -> None:
     first, second = failure(*["nothing"] * 9), failure(*["nothing"] * 2)
     memory = Memory(earlier=(Lesson(attempt=first, advice=""),))
     for seed in range(50):
-        for reflector in (
-            useful_reflector(render, reads_history=True),
-            mixed_reflector(render, {"unvisited": 1.0}, reads_history=True),
-        ):
-            text = asyncio.run(reflector.reflect(second, memory, seed)).text
-            assert named_places(text) <= set(ORDER[9:])
+        text = asyncio.run(lesson_reflector("useful", render, reads_history=True).reflect(second, memory, seed)).text
+        mixed_text = mixed_advice(view_of(second, memory.earlier), "unvisited", Random(seed))
+        assert named_places(text) | named_places(mixed_text) <= set(ORDER[9:])

@@ -18,8 +18,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store
 from retroformer.environments.hotpotqa.data import question_id
 from retroformer.environments.hotpotqa.environment import Hotpotqa
-from retroformer.environments.hotpotqa.recorded import read
-from retroformer.environments.hotpotqa.reflexion_log import attempts
+from retroformer.environments.hotpotqa.recorded import attempts, read
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Ending, Key, Outcome
 from tests.support.data import DATA, needs_data
@@ -211,20 +210,14 @@ def test_a_trial_that_is_missing_leaves_the_reflection_unrated(tmp_path: Path) -
 
 
 def test_logs_that_cannot_be_rated_are_counted_by_reason(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    for number, memory in enumerate(([], ["Go left."], ["Go left.", "Go right."])):
-        results = [{"name": "env_0", "memory": memory, "is_success": False}]
-        (tmp_path / "run" / f"env_results_trial_{number}.json").write_text(json.dumps(results))
     alone = trial(1, record(WHERE, "Bergen", "Finish[Bergen]"))
     thought = alone.replace("Thought 1", "Thought").replace("Action 1", "Action")
     logs = recorded(write(tmp_path, plain=alone, thought=thought, note="No trials here."))
     assert logs.cases == []
     assert logs.skipped == {
         "logs: chain of thought without Search and Lookup": 1,
-        "logs: result files of ALFWorld and WebShop, which have no trajectories": 3,
         "logs: retries without reflections": 1,
         "logs: text without numbered trials": 1,
-        "reflections: result files of ALFWorld and WebShop, which have no trajectories": 2,
     }
 
 
@@ -333,9 +326,3 @@ def test_a_folder_named_like_a_log_is_searched(tmp_path: Path) -> None:
     (tmp_path / "logs.txt").mkdir()
     write(tmp_path / "logs.txt", log=FIRST + SECOND)
     assert len(recorded(tmp_path).rated) == 2
-
-
-@pytest.mark.parametrize("entry", [{"name": [], "memory": []}, {"name": "a", "memory": 5}, {"memory": []}])
-def test_a_result_file_of_another_shape_holds_no_reflections(tmp_path: Path, entry: object) -> None:
-    (write(tmp_path, log=FIRST) / "results.json").write_text(json.dumps([entry]))
-    assert not [what for what in recorded(tmp_path).skipped if what.startswith("reflections")]

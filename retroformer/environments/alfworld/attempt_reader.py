@@ -1,12 +1,5 @@
 """Reader of ALFWorld's texts: the goal in the task sentence, what attempts have shown, and what a walkthrough says.
 
-`digest` writes what the attempts have shown for small models, which count badly:
-
-    Task: put a clean mug in countertop
-    Seen: mug 2 in countertop 1
-    Searched: microwave 1, countertop 1, drawer 1
-    Not searched: drawer 2-4, sinkbasin 1, cabinet 1-3
-
 `share_of_subgoals` is graded progress. The subgoals follow from the task sentence, as in ALFRED (Shridhar et al., 2020,
 section 3). For each thing wanted they are: take it; clean, heat or cool it, if the task says so; put it in its place.
 For a thing to be looked at they are: take it; turn on the lamp; look at it in the light. The last one is reached by
@@ -14,14 +7,14 @@ solving the task only.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import retroformer.environments.alfworld.compact as compact
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.errors import ConfigError
-from retroformer.method.records import Memory, Message, Outcome, Step, Trajectory
+from retroformer.method.records import Lesson, Outcome, Step, Trajectory
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """Transform -> the type of place that does it."""
@@ -50,6 +43,11 @@ class Goal:
     """Lamp under which to look at the thing."""
     target: str = ""
     """Type of place to put the thing."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of things that the task needs, by kind."""
+        return {kind: count for kind, count in ((self.thing, self.count), (self.lamp, 1)) if kind}
 
     @property
     def appliance(self) -> str:
@@ -86,14 +84,14 @@ class RoomKnowledge:
     """Current place of each thing, as far as known, except the thing in hand."""
     transforms: set[tuple[str, str]] = field(default_factory=set)
     """State changes done, such as (clean, mug 1)."""
-    refusals: dict[str, int] = field(default_factory=dict)
-    """Number of times each action was answered with `Nothing happens.`"""
+    refusals: set[str] = field(default_factory=set)
+    """Actions that were answered with `Nothing happens.`"""
 
     def watch(self, action: str, answer: str) -> None:
         """Record one action and its answer, both in the compact text."""
         verb, _, rest = action.partition(" ")
         if answer == _REFUSAL:
-            self.refusals[action] = self.refusals.get(action, 0) + 1
+            self.refusals.add(action)
         elif verb in ("go", "open", "examine"):
             self._look(rest.removeprefix("to "), answer)
         elif verb == "take" and answer.startswith("You pick up"):
@@ -130,21 +128,6 @@ def read_steps(steps: Sequence[Step]) -> RoomKnowledge:
     return room
 
 
-def read_attempts(attempts: Sequence[Trajectory]) -> RoomKnowledge:
-    """Return what the last of these attempts, given oldest first, has shown of its room, and what the others add.
-
-    Things are where the earliest attempt first saw them, since every attempt begins in the same room.
-    """
-    *earlier, last = attempts
-    room = read_steps(last.steps)
-    for before in (read_steps(attempt.steps) for attempt in reversed(earlier)):
-        room.contents = room.contents | {
-            place: things for place, things in before.contents.items() if place not in room.contents
-        }
-        room.first_seen = before.first_seen | room.first_seen
-    return room
-
-
 class Solution(NamedTuple):
     """One way to win; fields that a game does not need are empty."""
 
@@ -175,48 +158,74 @@ def read_solution(walkthrough: Sequence[str]) -> Solution:
     return Solution(tuple(things), appliance, target)
 
 
-def digest(attempt: Trajectory, earlier: Sequence[Trajectory] = ()) -> str:
-    """Return the lines above, which hold nothing that the attempts did not show; unsearched places are in room order.
+@dataclass(frozen=True)
+class AttemptView:
+    """Goal of a game, its room, and what an attempt, or all attempts so far, have seen there."""
 
-    Of the things they showed, it names those that the task names. What an attempt moved is left out, as every attempt
-    begins in the same room.
+    goal: Goal
+    order: tuple[str, ...]
+    """Places, in the order of the room line."""
+    room: RoomKnowledge
 
-    Places are searched if any attempt looked into them, and things are named with the place where they lay at first.
-    `Searched` and `Not searched` are omitted where they name no place.
+    def places_of(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the initial places of the things of these kinds that were seen, each once."""
+        return tuple(dict.fromkeys(place for kind in kinds for _, place in self._sightings(kind)))
+
+    @property
+    def needed(self) -> tuple[tuple[str, str], ...]:
+        """Needed things that were seen, up to the number needed, each with the place where it was first seen."""
+        return tuple(pair for kind, count in self.goal.counts.items() for pair in self._sightings(kind)[:count])
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Kinds of things that the task needs and of which not enough were seen."""
+        return tuple(kind for kind, count in self.goal.counts.items() if len(self._sightings(kind)) < count)
+
+    @property
+    def sees_all(self) -> bool:
+        """True if everything that the task needs was seen."""
+        return len(self.needed) == sum(self.goal.counts.values()) > 0
+
+    @property
+    def is_solved_at_first(self) -> bool:
+        """True if the things lay at their target before the first action, so that no game has this goal here."""
+        served = [place for _, place in self._sightings(self.goal.thing) if type_of(place) == self.goal.target]
+        return not self.goal.transform and len(served) >= self.goal.count
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """Places that were looked into, in room order."""
+        return tuple(place for place in self.order if place in self.room.contents)
+
+    @property
+    def unsearched(self) -> tuple[str, ...]:
+        """Places that were not looked into, in room order."""
+        return tuple(place for place in self.order if place not in self.room.contents)
+
+    def next_places(self, advised: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the unsearched places in room order, starting after the last place searched or advised."""
+        reached = [index for index, place in enumerate(self.order) if place in advised or place in self.room.contents]
+        start = reached[-1] + 1 if reached else 0
+        onwards = (*self.order[start:], *self.order[:start])
+        return tuple(place for place in onwards if place not in self.room.contents)
+
+    def _sightings(self, kind: str) -> list[tuple[str, str]]:
+        return [(thing, place) for thing, place in self.room.first_seen.items() if type_of(thing) == kind]
+
+
+def view_of(attempt: Trajectory, earlier: Sequence[Lesson] = ()) -> AttemptView:
+    """Return what the text of an attempt shows of its game, and what the attempts before it, oldest first, add.
+
+    Things are where the earliest attempt first saw them, since every attempt begins in the same room. An attempt
+    outside ALFWorld has no places and no goal.
     """
     sentence, places = compact.read_opening(attempt.opening)
-    room = read_attempts([*earlier, attempt])
-    names = set(re.findall(r"\w+", sentence.lower()))
-    seen = [f"{thing} in {place}" for thing, place in room.first_seen.items() if compact.type_of(thing) in names]
-    left = [place for place in compact.room_order(attempt.task, places) if place not in room.contents]
-    lines = {
-        "Task": sentence,
-        "Seen": ", ".join(seen) or "none",
-        "Searched": compact.listed(list(room.contents)),
-        "Not searched": compact.listed(left),
-    }
-    return "".join(f"{name}: {content}\n" for name, content in lines.items() if content)
-
-
-def compact_reflection_prompt(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
-    """Return ALFWorld attempts as one digest: a quarter of the tokens, for small models on small machines.
-
-    If earlier attempts are known, each piece of advice is followed by the places that were searched with it.
-    """
-    attempts = [lesson.attempt for lesson in memory.earlier]
-    summary = digest(failure, attempts)
-    if attempts:
-        advice = [" ".join(lesson.advice.split()) or "none" for lesson in memory.earlier]
-        searched = [compact.listed(list(read_steps(retry.steps).contents)) for retry in (*attempts[1:], failure)]
-        pairs = zip(advice, searched, strict=True)
-        tried = "".join(f"Advice: {text}\nSearched then: {places or 'nothing'}\n" for text, places in pairs)
-    else:
-        text = " ".join(" ".join(memory.reflections).split())
-        tried = f"Advice: {text}\n" if text else ""
-    return (
-        Message(role="system", content="You advise a household robot."),
-        Message(role="user", content=f"{summary}{tried}Failed. Advice for the next attempt:"),
-    )
+    room = read_steps(attempt.steps)
+    for lesson in reversed(earlier):
+        before = read_steps(lesson.attempt.steps)
+        room.contents |= {place: things for place, things in before.contents.items() if place not in room.contents}
+        room.first_seen = before.first_seen | room.first_seen
+    return AttemptView(read_goal(sentence), compact.room_order(attempt.task, places), room)
 
 
 _LIT = "You turn on the "

@@ -1,4 +1,4 @@
-"""ALFWorld's domain as rules in Python: the state of a generated game, without the planner's compiled library.
+"""The planner for generated games, in Python: ALFWorld's domain as rules, without a compiled library.
 
 `alfred.pddl` has an action for each name here. Operators and effects are those of the planner, except that `isOn`,
 which no text and no goal reads, is left out. Only released games need the planner: their goals use more of PDDL.
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from retroformer.environments.alfworld.planner import Operator, Translation
-from retroformer.environments.alfworld.textgen import Bindings, Fact, Facts, Pattern, parse_query
+from retroformer.environments.alfworld.text_grammar import Bindings, Fact, Facts, Pattern, parse_query
 from retroformer.errors import EnvironmentFailure
 
 _HERE = "atlocation(a:agent, l:location) & receptacleatlocation(r:receptacle, l:location)"
@@ -94,7 +94,7 @@ _RULES = (
 )
 
 
-class Home:
+class PythonPlanner:
     """State of one generated game, with the methods of the planner. Do not share it between concurrent games."""
 
     def __init__(self) -> None:

@@ -1,20 +1,15 @@
-"""Wordings of the same advice: those the household actor was trained on, and others it has never seen.
+"""Sentences of advice: those that the household actor was trained on, and others that it has never seen.
 
-With the second set an evaluation distinguishes reading from recognition. The sets share no sentence; a test checks
-this.
+With the second set an evaluation distinguishes reading from recognition. The sets share no sentence.
 """
 
 from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import retroformer.environments.alfworld.compact as compact
-from retroformer.agents.arms.baselines import seeded
-from retroformer.method.records import Task
-
-Manner = Literal["demonstrated", "unseen"]
-"""Name of the set of wordings to use."""
+from retroformer.environments.extras import Wording
 
 
 class Sentences(NamedTuple):
@@ -106,35 +101,7 @@ UNSEEN = Sentences(
     target=("Its final home is {place}.",),
 )
 
-
-WORDINGS: Mapping[Manner, Sentences] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
-
-
-class AdvicePhrases(NamedTuple):
-    """Advice in one set of sentences: the plain ones, or with `random` any of them."""
-
-    wording: Sentences
-    random: Random | None = None
-
-    def seen(self, thing: str, place: str) -> str:
-        return say(self.wording.seen, self.random, thing=thing, place=place)
-
-    def search(self, places: Sequence[str], kind: str) -> str:
-        return say(self.wording.search, self.random, places=listed(places), kind=kind)
-
-    def transform(self, transform: str, place: str) -> str:
-        return say(self.wording.transform, self.random, transform=transform, place=place)
-
-    def target(self, place: str) -> str:
-        return say(self.wording.target, self.random, place=place)
-
-
-PLAIN = AdvicePhrases(DEMONSTRATED)
-
-
-def phrases_for(manner: Manner, task: Task, seed: int) -> AdvicePhrases:
-    """Return the plain demonstrated sentences, or unseen ones drawn by seed and task."""
-    return PLAIN if manner == "demonstrated" else AdvicePhrases(UNSEEN, seeded(task, seed))
+WORDINGS: Mapping[Wording, Sentences] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
 
 
 def listed(places: Sequence[str]) -> str:
