@@ -12,6 +12,7 @@ import pytest
 
 from retroformer.environments.alfworld.engine import Game, GameEngine
 from retroformer.environments.alfworld.planner import Planner
+from retroformer.method.records import Task
 from tests.support.data import DATA
 
 SHARED = DATA / "alfworld"
@@ -26,6 +27,11 @@ needs_stock_engine = pytest.mark.skipif(
     sys.version_info >= (3, 13),
     reason="TextWorld evaluates names that it puts into locals(), which Python 3.13 no longer allows (PEP 667)",
 )
+
+
+def game_task(task_id: str, split: str = "train") -> Task:
+    """Return the task of a game by its id."""
+    return Task(id=task_id, environment="alfworld", split=split)
 
 
 class Answer(NamedTuple):

@@ -16,6 +16,7 @@ from retroformer.environments.alfworld.scripted_play import demonstrations as pl
 from retroformer.environments.extras import Demonstration, Wording
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step
+from tests.support.alfworld import game_task
 from tests.train.world import tiny_experiment
 from train.actor import clone, counts, labelled_text, scripted_play
 from train.base import load_tokenizer
@@ -71,7 +72,7 @@ def test_the_actor_is_prompted_with_the_text_that_it_was_trained_on(demonstratio
     """The actor writes the first prompt of each demonstration again from the environment's texts."""
     environment = GAMES.environment()
     for number, demonstration in enumerate(demonstrations[:20]):
-        task = GAMES.task(demonstration.task_id)
+        task = game_task(demonstration.task_id)
         opening = environment.reset(task).observation
         renamed = task.model_copy(update={"id": f"{task.id} {number}"})
         advice = [

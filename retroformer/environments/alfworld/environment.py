@@ -97,13 +97,9 @@ class AlfworldEnvironment:
 
 
 class AlfworldTaskset(Protocol):
-    """Taskset of household games, with single games by id and the winning walkthrough of each."""
+    """Taskset of household games, with the winning walkthrough of each."""
 
     def tasks(self) -> tuple[Task, ...]: ...
-
-    def task(self, task_id: str) -> Task:
-        """Return a game by id. Raises UnknownTask."""
-        ...
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """Return winning actions, in the configured grammar. Raises UnknownTask, EnvironmentFailure."""

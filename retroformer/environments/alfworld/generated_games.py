@@ -88,11 +88,6 @@ class GeneratedGames:
         _check_split(self._section.split)
         return _listed(self._seed, self._section.split, tuple(self._section.task_types or KINDS))
 
-    def task(self, task_id: str) -> Task:
-        """Return a game by id, of either split. Raises UnknownTask."""
-        split, index = self._locate(task_id)
-        return _task(self._seed, split, index)
-
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """Return winning commands, known by construction, in the configured grammar. Raises UnknownTask."""
         return self.game(task).walkthrough
@@ -102,26 +97,20 @@ class GeneratedGames:
 
     def game(self, task: Task) -> Game:
         """Return the texts of a game in the configured grammar. Raises UnknownTask, MissingInput."""
-        split, index = self._locate(task.id)
+        parts = _ID.fullmatch(task.id)
+        if parts is None:
+            real = _task(self._seed, "train", 17).id
+            raise UnknownTask(f"{task.id!r} is not the id of a generated game: they look like {real!r}.")
+        split, index = parts["split"], int(parts["index"])
+        _check_split(split)
+        real = _task(self._seed, split, index).id
+        if real != task.id:
+            raise UnknownTask(f"No generated game {task.id!r} with seed {self._seed}. Did you mean {real!r}?")
         random = _random(self._seed, "world", split, index)
         world = draw_world(_wish(self._seed, split, index), self._section.receptacles, random)
         domain, texts = _alfworld_logic()
         texts = texts.replace("UNKNOWN GOAL", world.sentence)
         return in_grammar(Game(domain, texts, problem(world), walkthrough(world)), self._section.grammar)
-
-    def _locate(self, task_id: str) -> tuple[str, int]:
-        """Return split and index of an id. Raises UnknownTask if the id does not match the game at its index."""
-        parts = _ID.fullmatch(task_id)
-        if parts is None:
-            raise UnknownTask(
-                f"{task_id!r} is not the id of a generated game: they look like {_task(self._seed, 'train', 17).id!r}."
-            )
-        split, index = parts["split"], int(parts["index"])
-        _check_split(split)
-        real = _task(self._seed, split, index).id
-        if real != task_id:
-            raise UnknownTask(f"No generated game {task_id!r} with seed {self._seed}. Did you mean {real!r}?")
-        return split, index
 
 
 @lru_cache(maxsize=8)

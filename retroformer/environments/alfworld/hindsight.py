@@ -5,7 +5,7 @@ Variations of a failed attempt are other failures that the same attempt shows: w
 whatever it was looking for, after any of its steps, and whatever places the room has besides those that it visited.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -24,49 +24,40 @@ _PRIOR_LOOKS = 2
 """Weight of the rate over all places, in looks, against that of one type of place."""
 
 
-class _Room:
-    """What all attempts at one game have shown of its room."""
-
-    def __init__(self) -> None:
-        self.wanted: set[str] = set()
-        self.looked: set[str] = set()
-        self.found: defaultdict[str, set[str]] = defaultdict(set)
-        """Places at which each kind of thing lay at first."""
-
-
 class PlaceTable:
     """How often a look into a type of place found a kind of thing, in rooms that have this kind."""
 
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
-        rooms = defaultdict[tuple[str, str], _Room](_Room)
         self.goals: dict[str, Goal] = {}
         """Goals of the attempts by their sentences."""
+        looked = defaultdict[tuple[str, str], set[str]](set)
+        found = defaultdict[tuple[str, str], defaultdict[str, set[str]]](lambda: defaultdict(set))
         for attempt in attempts:
-            room, seen = rooms[attempt.task.split, attempt.task.id], read_steps(attempt.steps)
+            game, seen = (attempt.task.split, attempt.task.id), read_steps(attempt.steps)
             sentence = compact.read_opening(attempt.opening).task
-            goal = self.goals[sentence] = read_goal(sentence)
-            room.wanted.update(goal.counts)
-            room.looked.update(seen.contents)
-            for thing, place in seen.first_seen.items():
-                room.found[type_of(thing)].add(place)
-        self._looks: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._finds: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        for room in rooms.values():
+            self.goals[sentence] = read_goal(sentence)
+            looked[game].update(seen.contents)
             # A thing that a game asks for is in its room, even if no attempt has found it.
-            for kind in room.wanted | set(room.found):
-                for place in room.looked:
-                    self._looks[kind][type_of(place)] += 1
-                    self._finds[kind][type_of(place)] += place in room.found[kind]
+            for kind in self.goals[sentence].counts:
+                found[game][kind] |= set()
+            for thing, place in seen.first_seen.items():
+                found[game][type_of(thing)].add(place)
+        self._looks = defaultdict[str, Counter[str]](Counter)
+        self._finds = defaultdict[str, Counter[str]](Counter)
+        for game, places_of in found.items():
+            for kind, places in places_of.items():
+                self._looks[kind].update(map(type_of, looked[game]))
+                self._finds[kind].update(type_of(place) for place in looked[game] if place in places)
 
     def rate(self, kind: str, place_type: str) -> Fraction:
         """Return the share of looks into this type of place that found the kind of thing, drawn to its mean."""
         looks, finds = self._looks[kind], self._finds[kind]
-        mean = Fraction(sum(finds.values()) + 1, sum(looks.values()) + _PRIOR_LOOKS)
+        mean = Fraction(finds.total() + 1, looks.total() + _PRIOR_LOOKS)
         return (finds[place_type] + _PRIOR_LOOKS * mean) / (looks[place_type] + _PRIOR_LOOKS)
 
     def places_with(self, kind: str) -> set[str]:
         """Return the types of places at which this kind of thing was found."""
-        return {place_type for place_type, finds in self._finds[kind].items() if finds}
+        return set(self._finds[kind])
 
     def ranked(self, view: AttemptView) -> tuple[str, ...]:
         """Return the unsearched places, the likeliest for a missing thing first; ties keep room order."""
@@ -150,7 +141,9 @@ class PlaceHindsight:
             end = random.randint(min(MIN_PART_STEPS, len(steps)), len(steps))
             part = attempts[last].model_copy(update={"steps": steps[:end]})
             if number % 2:
-                part = in_another_room(part, _texts(attempts[: last + 1], before), random)
+                played = [step for attempt in attempts[: last + 1] for step in attempt.steps]
+                texts = [text for step in played for text in (step.action, step.observation)]
+                part = in_another_room(part, [*texts, *(lesson.advice.lower() for lesson in before)], random)
             if sentence := self._other_task(view_of(part, before), whole, random):
                 opening = compact.replace_in_opening(part.opening, "task", f"{sentence}.")
                 others.append((part.model_copy(update={"opening": opening}), before))
@@ -166,7 +159,9 @@ class PlaceHindsight:
             if goal.thing == view.goal.thing or replace(whole, goal=goal).is_solved_at_first:
                 continue
             other = replace(view, goal=goal)
-            if self._could_be_set(other):
+            types, left = set(map(type_of, view.order)), set(map(type_of, view.unsearched))
+            has_places = {goal.target, goal.appliance} - {""} <= types
+            if has_places and all(left & self._table.places_with(kind) for kind in other.missing):
                 sighting = "all" if other.sees_all else "some" if other.needed else "none"
                 by_sighting[sighting][goal.thing].append(sentence)
         if not by_sighting:
@@ -175,18 +170,6 @@ class PlaceHindsight:
         drawn = random.choices(sightings, [SIGHTINGS[sighting] for sighting in sightings])[0]
         by_kind = by_sighting[drawn]
         return random.choice(by_kind[random.choice(sorted(by_kind))])
-
-    def _could_be_set(self, view: AttemptView) -> bool:
-        """Return True if a room has the places of a goal, and what is missing may lie at one that is left."""
-        types, left = ({type_of(place) for place in places} for places in (view.order, view.unsearched))
-        needed = {view.goal.target, view.goal.appliance} - {""}
-        return needed <= types and all(left & self._table.places_with(kind) for kind in view.missing)
-
-
-def _texts(attempts: Sequence[Trajectory], earlier: Sequence[Lesson]) -> list[str]:
-    """Return all actions and answers of these attempts, and all advice."""
-    steps = [text for attempt in attempts for step in attempt.steps for text in (step.action, step.observation)]
-    return [*steps, *(lesson.advice.lower() for lesson in earlier)]
 
 
 def table_reflector(render: Render, attempts: Iterable[Trajectory], places: int = HINDSIGHT_PLACES) -> WrittenReflector:

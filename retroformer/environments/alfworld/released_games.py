@@ -68,7 +68,8 @@ class ReleasedGames:
         """Return the games of the split and the configured types, sorted by id. Raises MissingInput, UnknownTask."""
         split, types = self._section.split, self._section.task_types
         prefixes = tuple(f"{TYPES[type_]}-" for type_ in types or TYPES)
-        ids = sorted(task_id for task_id in self._playable_ids() if task_id.startswith(prefixes))
+        ids = sorted(task_id for task_id in self._games(split).ids if task_id.startswith(prefixes))
+        ids = [task_id for task_id in ids if "movable" not in task_id and "Sliced" not in task_id]
         if not ids:
             chosen = f" of type {' or '.join(types)}" if types else ""
             raise MissingInput(f"No games{chosen} in {split!r} of {str(self._data())!r}: {_DOWNLOAD_HINT}")
@@ -77,13 +78,6 @@ class ReleasedGames:
     def fingerprint(self) -> str:
         """Return the sha256 of the games of the split. Raises MissingInput, UnknownTask."""
         return files_sha256(self._games(self._section.split).files())
-
-    def task(self, task_id: str) -> Task:
-        """Return a game by id. Raises UnknownTask, which names similar ids."""
-        ids = self._playable_ids()
-        if task_id not in ids:
-            raise _unknown_game(task_id, self._section.split, ids)
-        return Task(id=task_id, environment="alfworld", split=self._section.split)
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """Return the planner's winning commands from the game file, in the configured grammar."""
@@ -99,7 +93,8 @@ class ReleasedGames:
         """
         games = self._games(task.split)
         if task.id not in games.ids:  # So an id does not lead out of the folder.
-            raise _unknown_game(task.id, task.split, games.ids)
+            close = _suggestion(task.id, games.ids)
+            raise UnknownTask(f"No ALFWorld game {task.id!r} in split {task.split!r}. {close}")
         try:
             fields = parse_json(games.read(task.id).decode("utf-8"), "The game file")
             game = Game(fields["pddl_domain"], fields["grammar"], fields["pddl_problem"], tuple(fields["walkthrough"]))
@@ -113,10 +108,6 @@ class ReleasedGames:
         if not solvable:
             raise EnvironmentFailure(f"The game {task.id!r} is marked unsolvable: leave it out of the data folder.")
         return in_grammar(game, self._section.grammar)
-
-    def _playable_ids(self) -> list[str]:
-        ids = self._games(self._section.split).ids
-        return [task_id for task_id in ids if "movable" not in task_id and "Sliced" not in task_id]
 
     def _games(self, split: str) -> "GameFolder | GamePack":
         if split not in self._splits:
@@ -246,10 +237,6 @@ def _find(data: Path, split: str) -> GameFolder | GamePack:
     if split in SPLITS:
         raise MissingInput(f"There are no ALFWorld games of split {split!r} ({content}): {_DOWNLOAD_HINT}")
     raise UnknownTask(f"No split {split!r} of ALFWorld ({content}). {_suggestion(split, present or SPLITS)}")
-
-
-def _unknown_game(task_id: str, split: str, ids: Sequence[str]) -> UnknownTask:
-    return UnknownTask(f"No ALFWorld game {task_id!r} in split {split!r}. {_suggestion(task_id, ids)}")
 
 
 def _suggestion(name: str, names: Sequence[str]) -> str:

@@ -7,13 +7,12 @@ counts as advice that names no place to search.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
-from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.advice_reader import clauses_of, find_places, once, read_advice
-from retroformer.environments.alfworld.attempt_reader import Goal, view_of
-from retroformer.environments.alfworld.compact import type_of
+from retroformer.environments.alfworld.advice_reader import PlaceAdvice, clauses_of, find_places, once, read_advice
+from retroformer.environments.alfworld.attempt_reader import AttemptView, view_of
+from retroformer.environments.alfworld.compact import command, number_of, type_of
 from retroformer.environments.extras import ReportedArm, SeedFacts, TaskFacts
 from retroformer.files.document import Chapter, Row, Table, arm_cell, chapter, number, share, table
 from retroformer.method.records import Outcome, Trajectory
@@ -34,8 +33,12 @@ _ALL_PLACES = tuple(f"{kind} {number}" for kind in _PLACE_TYPES.split() for numb
 """Places that advice may name; no room has so many places of a type, and higher invented numbers are not counted."""
 
 
-class ReflectionCase(NamedTuple):
-    """Failed attempt, the reflection on it, and the attempt that read the reflection."""
+@dataclass(frozen=True)
+class ReflectionCase:
+    """Failed attempt, the reflection on it, and the attempt that read the reflection.
+
+    Places are in text order, each once, and in the room unless stated otherwise.
+    """
 
     failure: Trajectory
     text: str
@@ -50,31 +53,58 @@ class ReflectionCase(NamedTuple):
         """True if there is a retry that is valid."""
         return self.retry is not None and self.retry.outcome is not Outcome.INVALID
 
+    @cached_property
+    def view(self) -> AttemptView:
+        return view_of(self.failure)
 
-@dataclass(frozen=True)
-class AdviceContent:
-    """Content of a reflection. Places are in text order, each once, and in the room unless stated otherwise."""
+    @cached_property
+    def named(self) -> tuple[str, ...]:
+        """All places named."""
+        mentions = chain.from_iterable(find_places(clause, self.view.order) for clause in clauses_of(self.text))
+        return once(chain.from_iterable(mention.places for mention in mentions))
 
-    goal: Goal
-    named: tuple[str, ...]
-    """All places named."""
-    sent: tuple[str, ...]
-    """Places to search, or where the text says that a needed thing is."""
-    invented: tuple[str, ...]
-    """Numbered places like those of `sent` that the room lacks."""
-    located: tuple[str, ...]
-    """Those of `sent` where the text says that a needed thing is and the failed attempt had seen it."""
-    seen_at: tuple[str, ...]
-    """Initial places of the needed things that the failed attempt had seen."""
-    searched: tuple[str, ...]
-    """Places that the failed attempt had looked into."""
-    repeated: bool
-    """True if the failed attempt had already read this text."""
+    @cached_property
+    def _advice(self) -> PlaceAdvice:
+        """Meaning of the text, as if the room had the places that the text names by type and number and it lacks."""
+        lacking = list[str]()
+        for mention in chain.from_iterable(find_places(clause, _ALL_PLACES) for clause in clauses_of(self.text)):
+            by_number = defaultdict[int, list[str]](list)
+            for place in mention.places if mention.numbered else ():
+                by_number[number_of(place)].append(place)
+            # A nickname such as `table 2` stands for several types: the room has it if it has any of them.
+            lacking += [places[0] for places in by_number.values() if not set(places).intersection(self.view.order)]
+        return read_advice([self.text], (*self.view.order, *once(lacking)), self.view.goal)
+
+    @cached_property
+    def _targets(self) -> tuple[str, ...]:
+        """Places to search, or where the text says that a needed thing is; also those that the room lacks."""
+        return once((*chain.from_iterable(self._advice.sightings.values()), *self._advice.first))
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Places to search, or where the text says that a needed thing is."""
+        return tuple(place for place in self._targets if place in self.view.order)
+
+    @property
+    def invented(self) -> tuple[str, ...]:
+        """Numbered places like those of `sent` that the room lacks."""
+        return tuple(place for place in self._targets if place not in self.view.order)
+
+    @property
+    def located(self) -> tuple[str, ...]:
+        """Those of `sent` where the text says that a needed thing is and the failed attempt had seen it."""
+        said = ((kind, place) for kind, places in self._advice.sightings.items() for place in places)
+        return once(place for kind, place in said if place in self.view.places_of((kind,)))
+
+    @property
+    def seen_at(self) -> tuple[str, ...]:
+        """Initial places of the needed things that the failed attempt had seen."""
+        return self.view.places_of(tuple(self.view.goal.counts))
 
     @property
     def unsearched(self) -> tuple[str, ...]:
         """Those of `sent` that the failed attempt had not looked into."""
-        return tuple(place for place in self.sent if place not in self.searched)
+        return tuple(place for place in self.sent if place not in self.view.room.contents)
 
     @property
     def sent_back(self) -> tuple[str, ...]:
@@ -84,12 +114,13 @@ class AdviceContent:
     @property
     def exhausted(self) -> tuple[str, ...]:
         """Those of `sent` where the failed attempt had looked and seen no needed thing."""
-        return tuple(place for place in self.sent if place in self.searched and place not in self.seen_at)
+        return tuple(place for place in self.sent if place not in (*self.unsearched, *self.seen_at))
 
     @property
     def restates(self) -> bool:
-        """True if it repeats the failed plan: the same text, or only exhausted places."""
-        return self.repeated or (bool(self.sent) and self.exhausted == self.sent)
+        """True if it repeats the failed plan: a text that it had read, or only exhausted places."""
+        repeats = bool(self.text.strip()) and self.text.split() in [text.split() for text in self.given]
+        return repeats or (bool(self.sent) and self.exhausted == self.sent)
 
 
 def reflection_cases(facts: SeedFacts) -> list[ReflectionCase]:
@@ -107,42 +138,9 @@ def reflection_cases(facts: SeedFacts) -> list[ReflectionCase]:
     ]
 
 
-def read_reflection(case: ReflectionCase) -> AdviceContent:
-    """Return what the reflection of this case says."""
-    view, clauses = view_of(case.failure), clauses_of(case.text)
-    mentions = chain.from_iterable(find_places(clause, view.order) for clause in clauses)
-    invented = _invented_places(clauses, view.order)
-    advice = read_advice([case.text], (*view.order, *invented), view.goal)
-    sent = once((*chain.from_iterable(advice.sightings.values()), *advice.first))
-    return AdviceContent(
-        goal=view.goal,
-        named=once(chain.from_iterable(mention.places for mention in mentions)),
-        sent=tuple(place for place in sent if place in view.order),
-        invented=tuple(place for place in sent if place not in view.order),
-        located=once(
-            place for kind, spots in advice.sightings.items() for place in spots if place in view.places_of((kind,))
-        ),
-        seen_at=view.places_of(tuple(view.goal.counts)),
-        searched=tuple(view.room.contents),
-        repeated=bool(case.text.strip()) and case.text.split() in [text.split() for text in case.given],
-    )
-
-
-def _invented_places(clauses: Sequence[str], room: Sequence[str]) -> tuple[str, ...]:
-    """Return the places that the text names by type and number and that the room lacks."""
-    invented = list[str]()
-    for mention in chain.from_iterable(find_places(clause, _ALL_PLACES) for clause in clauses):
-        by_number: dict[int, list[str]] = {}
-        for place in mention.places if mention.numbered else ():
-            by_number.setdefault(compact.number_of(place), []).append(place)
-        # A nickname such as `table 2` stands for several types: it is real if any of them is, else it is one invention.
-        invented += [meanings[0] for meanings in by_number.values() if not set(meanings).intersection(room)]
-    return once(invented)
-
-
 def first_walks(attempt: Trajectory) -> tuple[str, ...]:
     """Return the destinations of the first FIRST_MOVES `go to` actions of an attempt."""
-    commands = (compact.command(step.action) for step in attempt.steps)
+    commands = (command(step.action) for step in attempt.steps)
     walks = [action.removeprefix("go to ") for action in commands if action.startswith("go to ")]
     return tuple(walks[:FIRST_MOVES])
 
@@ -157,27 +155,27 @@ class AdviceCounter:
         self.texts = set[int]()
         """Hashes of the texts, whitespace normalised: the texts themselves would not fit into memory."""
 
-    def add(self, case: ReflectionCase, content: AdviceContent) -> None:
+    def add(self, case: ReflectionCase) -> None:
         """Count one reflection."""
-        words, directed = case.text.split(), case.is_retried and bool(content.sent)
+        words, directed = case.text.split(), case.is_retried and bool(case.sent)
         self.texts.add(hash(" ".join(words)))
         self.counts.update(
             reflections=1,
             words=len(words),
-            searching_on=bool(content.unsearched),
-            restating=content.restates,
-            unusable=not content.named,
-            places=len(content.sent) + len(content.invented),
-            unsearched=len(content.unsearched),
-            seen=len(content.sent_back),
-            exhausted=len(content.exhausted),
-            invented=len(content.invented),
-            sighted=bool(content.seen_at),
-            locating=bool(content.seen_at and content.located),
-            sent_back=bool(content.seen_at and content.sent_back),
+            searching_on=bool(case.unsearched),
+            restating=case.restates,
+            unusable=not case.named,
+            places=len(case.sent) + len(case.invented),
+            unsearched=len(case.unsearched),
+            seen=len(case.sent_back),
+            exhausted=len(case.exhausted),
+            invented=len(case.invented),
+            sighted=bool(case.seen_at),
+            locating=bool(case.seen_at and case.located),
+            sent_back=bool(case.seen_at and case.sent_back),
             retries=case.is_retried,
             directed=directed,
-            followed=directed and case.retry is not None and not set(first_walks(case.retry)).isdisjoint(content.sent),
+            followed=directed and case.retry is not None and not set(first_walks(case.retry)).isdisjoint(case.sent),
             solved=case.retry is not None and case.retry.outcome is Outcome.SUCCESS,
         )
 
@@ -235,15 +233,13 @@ class PlaceCounter:
         self.finds: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Object -> type of place -> rooms where a successful attempt picked the object up there."""
 
-    def add(
-        self, cases: Mapping[str, Sequence[tuple[ReflectionCase, AdviceContent]]], attempts: Sequence[Trajectory]
-    ) -> None:
+    def add(self, cases: Mapping[str, Sequence[ReflectionCase]], attempts: Sequence[Trajectory]) -> None:
         """Count what the arms wrote about one task, and the attempts at it."""
         failures = defaultdict[str, set[Trajectory]](set)
-        for arm, read in cases.items():
-            for case, content in read:
-                failures[content.goal.thing].add(case.failure)
-                self.guesses[content.goal.thing][arm].update(set(map(type_of, content.unsearched)))
+        for arm, written in cases.items():
+            for case in written:
+                failures[case.view.goal.thing].add(case.failure)
+                self.guesses[case.view.goal.thing][arm].update(set(map(type_of, case.unsearched)))
         for thing, failed in failures.items():
             self.failures[thing] += len(failed)
         successes = [attempt for attempt in attempts if attempt.outcome is Outcome.SUCCESS]
@@ -292,12 +288,12 @@ class AdviceChapter:
 
     def add(self, facts: TaskFacts) -> None:
         """Count what the arms wrote about one task."""
-        cases = dict[str, list[tuple[ReflectionCase, AdviceContent]]]()
+        cases = dict[str, list[ReflectionCase]]()
         for arm in self._arms:
-            of_arm = chain.from_iterable(reflection_cases(facts.seeds[stored]) for stored in arm.stored_names)
-            cases[arm.name] = [(case, read_reflection(case)) for case in of_arm]
-            for case, content in cases[arm.name]:
-                self._advice[arm.name].add(case, content)
+            seeds = [facts.seeds[name] for name in arm.stored_names]
+            cases[arm.name] = [case for seed in seeds for case in reflection_cases(seed)]
+            for case in cases[arm.name]:
+                self._advice[arm.name].add(case)
         attempts = {id(attempt): attempt for seed in facts.seeds.values() for attempt in seed.attempts.values()}
         self._places.add(cases, tuple(attempts.values()))
 

@@ -2,7 +2,7 @@
 
 A grammar is a TextWorld `.twl2` text: productions in JSON, and one template and feedback rule for each PDDL action. A
 rule's text mixes `#rule#`, `{expression}`, `{expression | query}` (once per match) and `[{...}]` (a list in words). The
-texts equal TextWorld's, but a grammar is parsed once, and producing a text copies nothing.
+texts equal TextWorld's.
 """
 
 import json
@@ -71,9 +71,7 @@ class Facts:
         extended = dict(bindings)
         for variable, type_, entity in zip(pattern.variables, pattern.types, entities, strict=True):
             # `object` is both a type of the domain and PDDL's root type.
-            if type_ not in ("object", self._types[entity]):
-                return None
-            if extended.get(variable, entity) != entity:
+            if type_ not in ("object", self._types[entity]) or extended.get(variable, entity) != entity:
                 return None
             if variable not in extended and entity in extended.values():
                 return None
@@ -102,10 +100,10 @@ class Production(NamedTuple):
 
 
 class ActionTexts(NamedTuple):
-    """Command of an action, and the text of its effect."""
-
     template: str
+    """Command of an action."""
     feedback: str
+    """Text of its effect."""
 
 
 class Symbol(NamedTuple):

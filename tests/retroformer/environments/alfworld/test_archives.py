@@ -7,6 +7,7 @@ import pytest
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.method.prompts import load_pack
+from tests.support.alfworld import game_task
 from tests.support.data import require_data
 
 PACK, SALA = load_pack("commands", "alfworld"), load_pack("sala", "alfworld")
@@ -86,7 +87,7 @@ def answered_as_printed(example: str, game: str) -> bool:
     games = taskset(Alfworld(data=require_data("alfworld"), grammar="put"))
     environment = games.environment()
     opening, _, rest = example.partition("\n> ")
-    seen = environment.reset(games.task(game))
+    seen = environment.reset(game_task(game))
     assert seen.observation == opening
     for action, observation in STEP.findall(f"> {rest}"):
         seen = environment.step(action)

@@ -145,4 +145,4 @@ def test_steps_show_where_things_are_and_were() -> None:
     assert seen.shut == {"drawer 2"}
     assert seen.first_seen == {"mug 1": "desk 1", "pen 2": "desk 1"}
     assert seen.whereabouts == {"pen 2": "desk 1", "mug 1": "drawer 1"}
-    assert seen.refusals == {"move mug 1 to drawer 1": 1}
+    assert seen.refusals == {"move mug 1 to drawer 1"}

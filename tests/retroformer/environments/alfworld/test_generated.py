@@ -14,7 +14,7 @@ from retroformer.environments.alfworld.generated_games import GeneratedGames, dr
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.python_planner import PythonPlanner
 from retroformer.errors import ConfigError, UnknownTask
-from tests.support.alfworld import StockEngine, alfworld_at_home, needs_stock_engine
+from tests.support.alfworld import StockEngine, alfworld_at_home, game_task, needs_stock_engine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,10 +69,10 @@ def test_a_game_depends_on_seed_split_and_index_alone() -> None:
 def test_an_id_is_enough_to_make_a_game_far_beyond_the_list() -> None:
     source = games()
     with pytest.raises(UnknownTask) as caught:
-        source.task("generated/train/pick-mug-shelf-123456789")
+        source.game(game_task("generated/train/pick-mug-shelf-123456789"))
     suggested = str(caught.value).split("'")[3]
     assert suggested.endswith("-123456789")
-    assert source.task(suggested).id == suggested
+    assert source.game(game_task(suggested)).walkthrough
 
 
 def test_train_and_held_out_share_no_game() -> None:
@@ -98,10 +98,10 @@ def test_errors_for_unknown_splits_and_ids_suggest_close_ones() -> None:
     with pytest.raises(UnknownTask, match="Did you mean 'held_out'"):
         games(split="heldout").tasks()
     with pytest.raises(UnknownTask, match="they look like 'generated/train/"):
-        games().task("look_at_obj_in_light-Mug-None-DeskLamp-308/trial_1")
+        games().game(game_task("look_at_obj_in_light-Mug-None-DeskLamp-308/trial_1"))
     task = games().tasks()[3]
     with pytest.raises(UnknownTask, match=f"with seed 0. Did you mean '{task.id}'"):
-        games().task(task.id.rsplit("-", 2)[0] + "-nowhere-000003")
+        games().game(game_task(task.id.rsplit("-", 2)[0] + "-nowhere-000003"))
 
 
 def test_things_are_in_their_homes_with_the_declared_probability() -> None:

@@ -1,6 +1,6 @@
 """A reflection is read against its own failure: numbers worked by hand in a room of six places."""
 
-from retroformer.environments.alfworld.report import AdviceContent, ReflectionCase, first_walks, read_reflection
+from retroformer.environments.alfworld.report import ReflectionCase, first_walks
 from retroformer.method.records import Outcome, Step
 from tests.support.household import attempt, took, walked
 
@@ -8,8 +8,8 @@ BLIND = attempt(*walked("drawer 1", "drawer 2"))
 SIGHTED = attempt(*walked("drawer 1", "shelf 1", shelf_1="mug 2, pen 1"))
 
 
-def read(text: str, given: tuple[str, ...] = ()) -> AdviceContent:
-    return read_reflection(ReflectionCase(BLIND, text, given=given))
+def read(text: str, given: tuple[str, ...] = ()) -> ReflectionCase:
+    return ReflectionCase(BLIND, text, given=given)
 
 
 def test_places_are_new_or_exhausted_or_invented() -> None:
@@ -19,7 +19,7 @@ def test_places_are_new_or_exhausted_or_invented() -> None:
     assert reading.unsearched == ("drawer 3", "shelf 1")
     assert reading.exhausted == ("drawer 2",)
     assert reading.invented == ("drawer 4", "drawer 5")
-    assert reading.searched == ("drawer 1", "drawer 2")
+    assert tuple(reading.view.room.contents) == ("drawer 1", "drawer 2")
     assert not reading.restates
 
 
@@ -39,26 +39,26 @@ def test_a_place_that_is_not_to_be_looked_into_is_not_counted_as_invented() -> N
 
 def test_a_closed_place_that_was_not_opened_is_not_searched() -> None:
     closed = Step(action="go to drawer 3", observation="The drawer 3 is closed.")
-    assert read_reflection(ReflectionCase(attempt(closed), "Look in drawer 3.")).unsearched == ("drawer 3",)
+    assert ReflectionCase(attempt(closed), "Look in drawer 3.").unsearched == ("drawer 3",)
 
 
 def test_naming_the_place_of_a_thing_counts_more_than_sending_there() -> None:
-    output = read_reflection(ReflectionCase(SIGHTED, "The mug 2 is in shelf 1."))
+    output = ReflectionCase(SIGHTED, "The mug 2 is in shelf 1.")
     assert (output.located, output.sent_back, output.exhausted) == (("shelf 1",), ("shelf 1",), ())
-    sent = read_reflection(ReflectionCase(SIGHTED, "Look in shelf 1."))
+    sent = ReflectionCase(SIGHTED, "Look in shelf 1.")
     assert (sent.located, sent.sent_back, sent.exhausted) == ((), ("shelf 1",), ())
-    wrong = read_reflection(ReflectionCase(SIGHTED, "The mug 2 is in drawer 1."))
+    wrong = ReflectionCase(SIGHTED, "The mug 2 is in drawer 1.")
     assert (wrong.located, wrong.sent_back, wrong.exhausted) == ((), (), ("drawer 1",))
 
 
 def test_the_place_of_a_thing_is_its_initial_place() -> None:
     failure = attempt(*walked("shelf 1", shelf_1="mug 2"), took("mug 2", "shelf 1"), *walked("desk 1"))
-    assert read_reflection(ReflectionCase(failure, "")).seen_at == ("shelf 1",)
+    assert ReflectionCase(failure, "").seen_at == ("shelf 1",)
 
 
 def test_the_lamp_of_a_task_is_one_of_its_things() -> None:
     failure = attempt(*walked("desk 1", desk_1="desklamp 1"), sentence="look at mug under the desklamp")
-    assert read_reflection(ReflectionCase(failure, "The desklamp 1 is on desk 1.")).located == ("desk 1",)
+    assert ReflectionCase(failure, "The desklamp 1 is on desk 1.").located == ("desk 1",)
 
 
 def test_the_failed_plan_is_restated_by_its_places_or_by_its_words() -> None:
@@ -67,7 +67,7 @@ def test_the_failed_plan_is_restated_by_its_places_or_by_its_words() -> None:
     assert not read("Try harder.").restates
     assert read("Try  harder.", given=("Look in desk 1.", "Try harder. ")).restates
     assert not read(" ", given=(" ",)).restates
-    assert not read_reflection(ReflectionCase(SIGHTED, "Look in shelf 1.")).restates
+    assert not ReflectionCase(SIGHTED, "Look in shelf 1.").restates
 
 
 def test_advice_without_a_place_of_the_room_names_nothing() -> None:
@@ -78,8 +78,8 @@ def test_advice_without_a_place_of_the_room_names_nothing() -> None:
 
 def test_an_attempt_in_another_environment_has_no_room() -> None:
     riddle = BLIND.model_copy(update={"opening": "What is the capital of France?"})
-    reading = read_reflection(ReflectionCase(riddle, "Look in drawer 1."))
-    assert (reading.named, reading.sent, reading.goal.thing) == ((), (), "")
+    reading = ReflectionCase(riddle, "Look in drawer 1.")
+    assert (reading.named, reading.sent, reading.view.goal.thing) == ((), (), "")
 
 
 def test_first_walks_are_the_first_two_moves() -> None:

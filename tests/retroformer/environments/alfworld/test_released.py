@@ -17,6 +17,7 @@ from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.released_games import ReleasedGames
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.method.records import Task
+from tests.support.alfworld import game_task
 from tests.support.data import DATA, needs_data
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
@@ -44,7 +45,7 @@ def games(split: str = "valid_unseen", **options: Any) -> ReleasedGames:
 
 def walkthrough(grammar: str) -> tuple[str, ...]:
     source = games(grammar=grammar)
-    return source.walkthrough(source.task(MUG_ON_DESK))
+    return source.walkthrough(game_task(MUG_ON_DESK, "valid_unseen"))
 
 
 @needs_games
@@ -130,7 +131,7 @@ def test_the_error_for_an_unknown_split_or_game_suggests_close_ones() -> None:
     with pytest.raises(UnknownTask, match="Did you mean 'valid_unseen'"):
         games("valid_unsen").tasks()
     with pytest.raises(UnknownTask, match=f"Did you mean .*{MUG_ON_DESK}"):
-        games().task(MUG_ON_DESK[:-1] + "0")
+        games().game(game_task(MUG_ON_DESK[:-1] + "0", "valid_unseen"))
     with pytest.raises(UnknownTask):
         games().environment().reset(Task(id="../../etc/passwd", environment="alfworld", split="valid_unseen"))
 
@@ -188,7 +189,7 @@ def test_the_two_grammars_differ_where_the_papers_do() -> None:
     def play(grammar: str, *actions: str) -> list[str]:
         source = games(grammar=grammar)
         environment = source.environment()
-        environment.reset(source.task(MUG_ON_DESK))
+        environment.reset(game_task(MUG_ON_DESK, "valid_unseen"))
         return [environment.step(action).observation for action in actions]
 
     put, move = walkthrough("put"), walkthrough("move")
@@ -206,7 +207,7 @@ def test_the_two_grammars_differ_where_the_papers_do() -> None:
 @needs_games
 def test_the_opening_has_no_banner() -> None:
     source = games()
-    opening = source.environment().reset(source.task(MUG_ON_DESK))
+    opening = source.environment().reset(game_task(MUG_ON_DESK, "valid_unseen"))
     room, _, task = opening.observation.partition("\n\n")
     assert room.startswith("You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 2")
     assert task.startswith("Your task is to: put ")
@@ -217,7 +218,7 @@ def test_the_opening_has_no_banner() -> None:
 def test_thoughts_and_impossible_actions_change_nothing_and_use_up_steps() -> None:
     source = games(max_steps=4)
     environment = source.environment()
-    opening = environment.reset(source.task(MUG_ON_DESK))
+    opening = environment.reset(game_task(MUG_ON_DESK, "valid_unseen"))
     answers = [
         environment.step(action) for action in ("think: where is it?", "  Think : \u00fc?", "fly\0 to the moon", "")
     ]
@@ -233,7 +234,7 @@ def test_winning_with_the_last_action_is_not_truncated_and_is_rewarded_once() ->
     actions = walkthrough("move")
     source = games(max_steps=len(actions))
     environment = source.environment()
-    environment.reset(source.task(MUG_ON_DESK))
+    environment.reset(game_task(MUG_ON_DESK, "valid_unseen"))
     *before, last = [environment.step(action) for action in actions]
     assert [answer.reward for answer in (*before, last)] == [0.0] * len(before) + [1.0]
     assert (last.terminated, last.truncated, last.success) == (True, False, True)
@@ -261,7 +262,7 @@ def test_environments_of_one_process_do_not_disturb_each_other() -> None:
 def test_an_episode_can_be_repeated_exactly() -> None:
     source = games()
     environment = source.environment()
-    task = source.task(MUG_ON_DESK)
+    task = game_task(MUG_ON_DESK, "valid_unseen")
     once, again = ([environment.reset(task), *map(environment.step, source.walkthrough(task))] for _ in range(2))
     assert once == again
 

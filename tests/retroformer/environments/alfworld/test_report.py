@@ -8,7 +8,6 @@ from retroformer.environments.alfworld.report import (
     PlaceCounter,
     ReflectionCase,
     advice_tables,
-    read_reflection,
 )
 from retroformer.files.document import Table
 from retroformer.method.records import Trajectory
@@ -56,7 +55,7 @@ COUNTS = {
 def measure(cases: Iterable[ReflectionCase]) -> AdviceCounter:
     counter = AdviceCounter()
     for case in cases:
-        counter.add(case, read_reflection(case))
+        counter.add(case)
     return counter
 
 
@@ -65,10 +64,7 @@ def count_places(arms: Mapping[str, Sequence[ReflectionCase]], attempts: Sequenc
     counter = PlaceCounter()
     failures = [case.failure for cases in arms.values() for case in cases]
     for task_id in dict.fromkeys(trajectory.task.id for trajectory in (*failures, *attempts)):
-        read = {
-            arm: [(case, read_reflection(case)) for case in cases if case.failure.task.id == task_id]
-            for arm, cases in arms.items()
-        }
+        read = {arm: [case for case in cases if case.failure.task.id == task_id] for arm, cases in arms.items()}
         counter.add(read, [trajectory for trajectory in attempts if trajectory.task.id == task_id])
     return counter
 
