@@ -59,7 +59,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
     from retroformer.config.storage import open_store
     from retroformer.config.views import reflection_renderer
-    from retroformer.environments.alfworld.reflectors import lesson_reflector
+    from retroformer.environments.alfworld.advice_writer import lesson_reflector
     from retroformer.run.ledger import Ledger
 
     experiment = config(store_url)

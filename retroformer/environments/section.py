@@ -1,4 +1,4 @@
-"""Config section common to all environments. Each environment extends it with its own keys."""
+"""Config section common to all environments."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ from retroformer.config.sections.base import Positive, Section
 
 
 class EnvironmentSection(Section):
-    """Keys of every environment; an environment from another package adds its own keys in a subclass."""
+    """Keys of every environment; each adds its own in a subclass."""
 
     success: ClassVar[str] = "as the environment says"
     """Condition under which an attempt solves a task, as an oracle evaluator judges it, for reports."""
@@ -27,7 +27,6 @@ class EnvironmentSection(Section):
     data: Path | None = None
     """Folder of the environment's data."""
     split: str
-    """Name of the split."""
     max_steps: Positive
     """Number of actions after which an episode is truncated."""
 

@@ -10,7 +10,7 @@ import pytest
 from retroformer.config.sections.train import Train
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import household_prompt
-from retroformer.environments.alfworld.advice_sentences import WORDINGS, Sentences
+from retroformer.environments.alfworld.advice_writer import WORDINGS, Sentences
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.scripted_play import demonstrations as play
 from retroformer.environments.extras import Demonstration, Wording

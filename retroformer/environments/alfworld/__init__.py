@@ -1,12 +1,11 @@
 """ALFWorld household games as text: the official release, or generated games of the same kind."""
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from retroformer.environments.alfworld import compact, scripted_play
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor, offered_actions
-from retroformer.environments.alfworld.advice_sentences import WORDINGS
+from retroformer.environments.alfworld.advice_writer import WORDINGS, lesson_reflector
 from retroformer.environments.alfworld.arms import HistoryRuleArm, OracleArm, RuleArm, TableArm
 from retroformer.environments.alfworld.attempt_reader import read_goal, read_steps, share_of_subgoals, view_of
 from retroformer.environments.alfworld.compact import type_of
@@ -14,10 +13,9 @@ from retroformer.environments.alfworld.environment import Alfworld, AlfworldTask
 from retroformer.environments.alfworld.generated_games import GeneratedGames
 from retroformer.environments.alfworld.hindsight import PlaceHindsight
 from retroformer.environments.alfworld.leak import PlaceLeak
-from retroformer.environments.alfworld.reflectors import lesson_reflector
 from retroformer.environments.alfworld.released_games import ReleasedGames
 from retroformer.environments.alfworld.report import AdviceChapter
-from retroformer.environments.extras import ActorKind, ActorParts, Demonstration, Extras, Wording
+from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
 from retroformer.method.protocols import Actor
 from retroformer.method.records import Lesson, Memory, Message, Task, Trajectory
@@ -25,10 +23,6 @@ from retroformer.method.records import Lesson, Memory, Message, Task, Trajectory
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
 
 Section = Alfworld
-_RULE_READS = (
-    "It looks wherever a word of the advice points, so naming many places not yet searched pays. That is right for "
-    "this actor; another may follow only the first place, or none."
-)
 
 
 def taskset(section: Alfworld, seed: int = 0) -> AlfworldTaskset:
@@ -44,18 +38,6 @@ def _household_actor(parts: ActorParts) -> Actor:
             "leave actor.endpoint.base_url out, or set actor.choice=free."
         )
     return HouseholdActor(parts.model(), settings.temperature, parts.section.grammar, settings.choice)
-
-
-def _demonstrations(section: Any, count: int, actions: int, seed: int, wording: Wording) -> Iterator[Demonstration]:
-    return scripted_play.demonstrations(taskset(section, seed), count, actions, seed, WORDINGS[wording])
-
-
-def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:
-    check_grammar(taskset(section, seed), actions)
-
-
-def _kind_of(attempt: Trajectory) -> str:
-    return read_goal(compact.read_opening(attempt.opening).task).thing
 
 
 def _cluster_of(task: Task) -> str:
@@ -113,7 +95,8 @@ extras = Extras(
         "rule": ActorKind(
             lambda parts: RuleActor(parts.section.grammar),
             asks_model=False,
-            reading=_RULE_READS,
+            reading="It looks wherever a word of the advice points, so naming many places not yet searched pays. That "
+            "is right for this actor; another may follow only the first place, or none.",
             reads_pack=False,
             reads_last_attempt=False,
         ),
@@ -131,12 +114,14 @@ extras = Extras(
     },
     views={"compact": compact_reflection_prompt},
     hindsight=PlaceHindsight,
-    demonstrations=_demonstrations,
-    check_examples=_check_examples,
+    demonstrations=lambda section, count, actions, seed, wording: scripted_play.demonstrations(
+        taskset(section, seed), count, actions, seed, WORDINGS[wording]
+    ),
+    check_examples=lambda section, seed, actions: check_grammar(taskset(section, seed), actions),
     chapters=AdviceChapter,
     leak_check=lambda section, seed: PlaceLeak(taskset(section, seed).walkthrough),
     returns={"shaped": lambda section, seed: share_of_subgoals},
-    kind_of=_kind_of,
+    kind_of=lambda attempt: read_goal(compact.read_opening(attempt.opening).task).thing,
     cluster_of=_cluster_of,
     data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
 )

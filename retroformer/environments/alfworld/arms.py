@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from retroformer.agents.arms.arm import Arm, ArmParts, EarlyArm
 from retroformer.config.sections.base import Positive
+from retroformer.environments.alfworld.advice_writer import oracle_reflector, rule_reflector
 from retroformer.environments.alfworld.hindsight import HINDSIGHT_PLACES, table_reflector
-from retroformer.environments.alfworld.reflectors import oracle_reflector, rule_reflector
 from retroformer.environments.extras import Wording
 from retroformer.method.protocols import Reflector
 

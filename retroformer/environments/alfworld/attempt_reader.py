@@ -2,8 +2,7 @@
 
 `share_of_subgoals` is graded progress. The subgoals follow from the task sentence, as in ALFRED (Shridhar et al., 2020,
 section 3). For each thing wanted they are: take it; clean, heat or cool it, if the task says so; put it in its place.
-For a thing to be looked at they are: take it; turn on the lamp; look at it in the light. The last one is reached by
-solving the task only.
+For a thing to be looked at they are: take it; turn on the lamp; solve the task.
 """
 
 import re

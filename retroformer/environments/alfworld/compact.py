@@ -33,8 +33,6 @@ _MOVE = re.compile(r"move (\S+ \d+) to (\S+ \d+)$")
 
 
 class Opening(NamedTuple):
-    """Content of the first observation of a game."""
-
     task: str
     """Task sentence without its full stop."""
     places: tuple[str, ...]

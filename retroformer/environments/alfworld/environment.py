@@ -1,8 +1,7 @@
 """ALFWorld's config section, and its environment, run as in the papers.
 
 The reward is 1 once, at success. The answer to `think: ...` is `OK.`, and to an impossible command `Nothing happens.`;
-both use up a step. The opening has no banner. In the grammar `put`, arrivals come without `You arrive at loc 12. `, as
-ReAct's actors saw them; in `move` they keep `You arrive at desk 1. `.
+both use up a step. In the grammar `put`, arrivals come without `You arrive at loc 12. `, as ReAct's actors saw them.
 """
 
 import re
@@ -59,11 +58,9 @@ class AlfworldEnvironment:
     """Episodes of household games; `find` returns the game of a task, in the grammar to play."""
 
     def __init__(self, find: Callable[[Task], Game], max_steps: int, planner: Planner | PythonPlanner) -> None:
-        self._find = find
-        self._max_steps = max_steps
+        self._find, self._max_steps = find, max_steps
         # The planner's library takes 34 MB, so an environment has one and plays all its episodes on it.
         self._engine = GameEngine(planner)
-        self._steps = 0
         self._answer: Transition | None = None
 
     def reset(self, task: Task) -> Transition:

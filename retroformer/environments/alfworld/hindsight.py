@@ -13,9 +13,9 @@ from random import Random
 
 import retroformer.environments.alfworld.compact as compact
 from retroformer.environments.alfworld.advice_reader import find_places
+from retroformer.environments.alfworld.advice_writer import WrittenReflector, advice_on_places
 from retroformer.environments.alfworld.attempt_reader import AttemptView, Goal, read_goal, read_steps, view_of
 from retroformer.environments.alfworld.compact import number_of, type_of
-from retroformer.environments.alfworld.reflectors import WrittenReflector, advice_on_places
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Variation
 from retroformer.method.records import Lesson, Memory, Trajectory

@@ -28,13 +28,11 @@ _idle: list[Any] = []
 
 
 class Translation(NamedTuple):
-    """Problem in the planner's format, with what its texts need."""
+    """Problem in the planner's format, with the facts of the initial state and the type of each entity."""
 
     sas: str
     facts: list[Fact]
-    """Facts of the initial state."""
     types: dict[str, str]
-    """Type of each entity."""
     parameters: dict[str, list[str]]
     """Variables of each action, in the order of an operator's arguments."""
 

@@ -15,7 +15,7 @@ from retroformer.agents.arms.baselines import PHRASES
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.actors import RuleDecision
 from retroformer.environments.alfworld.advice_reader import PlaceAdvice, once, plural
-from retroformer.environments.alfworld.advice_sentences import DEMONSTRATED, Sentences, listed, say
+from retroformer.environments.alfworld.advice_writer import DEMONSTRATED, Sentences, listed, say
 from retroformer.environments.alfworld.attempt_reader import (
     AttemptView,
     Goal,

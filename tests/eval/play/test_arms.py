@@ -14,8 +14,9 @@ from retroformer.agents.arms.baselines import PHRASES
 from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.advice_reader import read_advice
+from retroformer.environments.alfworld.advice_writer import advice_on_places
+from retroformer.environments.alfworld.attempt_reader import view_of
 from retroformer.environments.alfworld.hindsight import PlaceTable
-from retroformer.environments.alfworld.reflectors import advice_on_places, view_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from tests.support.arms import NOWHERE, Arms, compare, config_with, solved, texts

@@ -7,10 +7,9 @@ import pytest
 from retroformer.environments.alfworld import compact, scripted_play
 from retroformer.environments.alfworld import hindsight as module
 from retroformer.environments.alfworld.advice_reader import read_advice
-from retroformer.environments.alfworld.advice_sentences import listed
-from retroformer.environments.alfworld.attempt_reader import read_goal
+from retroformer.environments.alfworld.advice_writer import listed
+from retroformer.environments.alfworld.attempt_reader import read_goal, view_of
 from retroformer.environments.alfworld.hindsight import PlaceHindsight, PlaceTable, table_reflector
-from retroformer.environments.alfworld.reflectors import view_of
 from retroformer.method.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 from tests.reachable_modules import reachable_modules
 

@@ -6,18 +6,19 @@ from random import Random
 import pytest
 
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.advice_sentences import DEMONSTRATED, UNSEEN
-from retroformer.environments.alfworld.attempt_reader import view_of
-from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.leak import PlaceLeak
-from retroformer.environments.alfworld.reflectors import (
+from retroformer.environments.alfworld.advice_writer import (
+    DEMONSTRATED,
     MIXTURE,
+    UNSEEN,
     advice_from_solution,
     advice_on_places,
     mixed_advice,
     next_places,
     useful_advice,
 )
+from retroformer.environments.alfworld.attempt_reader import view_of
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.errors import UnknownTask
 from retroformer.method.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.household import attempt, took, walked

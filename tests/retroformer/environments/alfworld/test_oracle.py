@@ -8,10 +8,15 @@ import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.actors import RuleActor
-from retroformer.environments.alfworld.advice_sentences import UNSEEN, say
+from retroformer.environments.alfworld.advice_writer import (
+    UNSEEN,
+    WrittenReflector,
+    advice_from_solution,
+    oracle_reflector,
+    say,
+)
 from retroformer.environments.alfworld.compact import Grammar
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.reflectors import WrittenReflector, advice_from_solution, oracle_reflector
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
 

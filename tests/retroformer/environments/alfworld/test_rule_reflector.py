@@ -10,17 +10,18 @@ import pytest
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import RuleActor
 from retroformer.environments.alfworld.advice_reader import read_advice
-from retroformer.environments.alfworld.advice_sentences import UNSEEN, say
-from retroformer.environments.alfworld.attempt_reader import read_goal, view_of
-from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
-from retroformer.environments.alfworld.reflectors import (
+from retroformer.environments.alfworld.advice_writer import (
     EMPTY_PHRASES,
     MIXTURE,
+    UNSEEN,
     MixedKind,
     lesson_reflector,
     mixed_advice,
     rule_reflector,
+    say,
 )
+from retroformer.environments.alfworld.attempt_reader import read_goal, view_of
+from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
 from retroformer.environments.extras import Wording
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Author, Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
