@@ -9,13 +9,9 @@ from typing import IO
 from retroformer.config.experiment import Experiment
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, UnknownTask
-from retroformer.files.bounded import MIB, size
 from retroformer.files.text import has_surrogate
 from retroformer.method.protocols import Environment
 from retroformer.method.records import Task, Transition
-
-_ACTION_BYTES = 2 * MIB
-"""Largest line of standard input. Environments answer actions of a megabyte, which no agent sends."""
 
 
 def list_tasks(experiment: Experiment, out: IO[str] | None = None) -> None:
@@ -35,11 +31,7 @@ def play(
     """Play one task with the given actions, by default from standard input, until the actions or the episode end.
 
     The task may be in any split of the environment's data. With `as_json`, every line has step, action (null at the
-    reset), observation, reward, terminated, truncated and return.
-
-    Raises:
-        UnknownTask: there is no such task.
-        ConfigError: a line of standard input is too long, or not UTF-8.
+    reset), observation, reward, terminated, truncated and return. Raises UnknownTask.
     """
     if has_surrogate(task_id):
         raise ConfigError(f"The task {task_id!r} is not UTF-8: write it in that encoding.")
@@ -66,12 +58,7 @@ def play(
 
 def _typed_actions() -> Iterator[str]:
     """Yield the lines of standard input one by one, as the user waits for the answer to each."""
-    stream, number = sys.stdin.buffer, 0
-    while line := stream.readline(_ACTION_BYTES + 1):
-        number += 1
-        if len(line) > _ACTION_BYTES:
-            limit = f"{size(_ACTION_BYTES)}, the limit for an action"
-            raise ConfigError(f"Line {number} of standard input is longer than {limit}: shorten it.")
+    for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError:

@@ -93,12 +93,11 @@ class _Bar(Progress):
 
     def __init__(self, console: Console, title: str, total: int, done: int) -> None:
         self._words = ""
+        measures = (MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn)
         super().__init__(
             TextColumn("{task.description}", table_column=Column()),
-            BarColumn(20, table_column=_whole()),
-            MofNCompleteColumn(table_column=_whole()),
-            TimeElapsedColumn(table_column=_whole()),
-            TimeRemainingColumn(table_column=_whole()),
+            BarColumn(20, table_column=Column(no_wrap=True)),
+            *(measure(table_column=Column(no_wrap=True)) for measure in measures),
             console=console,
         )
         self._task = self.add_task(title, total=total, completed=done)
@@ -111,10 +110,6 @@ class _Bar(Progress):
         yield from super().get_renderables()
         if self._words:
             yield Text(self._words)
-
-
-def _whole() -> Column:
-    return Column(no_wrap=True)
 
 
 class _Log:

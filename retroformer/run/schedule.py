@@ -6,10 +6,9 @@ does not grow with the total number of tasks.
 """
 
 import asyncio
-import gc
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from retroformer.method.records import Task
@@ -32,7 +31,7 @@ class Work(NamedTuple):
     tasks: Sequence[Task]
 
 
-class _Leased(NamedTuple):
+class _Lease(NamedTuple):
     """Task leased to this process, with its stored facts."""
 
     experience: Experience
@@ -45,18 +44,10 @@ async def work_through(
 ) -> None:
     """Make all missing facts. `done` receives the stored attempts of complete tasks, and the number of finished tasks.
 
-    Raises:
-        RetroformerError: the first error of a task; tasks in work are finished first, and no new ones started.
+    Raises the first error of a task; tasks in work are finished first, and no new ones started.
     """
-    with _frozen_heap():
-        left = [await _incomplete(ledger, work, done) for work in works]
-        await _improve_all(ledger, _Queue(ledger, left, concurrency), concurrency, done)
-
-
-async def _improve_all(
-    ledger: Ledger, queue: "_Queue", concurrency: int, done: Callable[[Sequence[AttemptRow], int], None]
-) -> None:
-    errors = list[BaseException]()
+    left = [await _incomplete(ledger, work, done) for work in works]
+    queue, errors = _Queue(ledger, left, concurrency), list[BaseException]()
 
     async def worker() -> None:
         try:
@@ -72,7 +63,7 @@ async def _improve_all(
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async with _renewed(ledger):
+    async with _renew_leases(ledger):
         try:
             await asyncio.gather(*(worker() for _ in range(concurrency)))
         finally:
@@ -100,7 +91,7 @@ class _Queue:
         self._ledger, self._size = ledger, max(1, concurrency // 4)
         self._checked_at_once = 4 * self._size
         self._works = [(work, deque(work.tasks)) for work in works]
-        self._leased = deque[_Leased]()
+        self._leased = deque[_Lease]()
         self._turn = asyncio.Lock()
         self._stopped = False
 
@@ -108,7 +99,7 @@ class _Queue:
         """Hand out no more tasks."""
         self._stopped = True
 
-    async def take(self) -> _Leased | None:
+    async def take(self) -> _Lease | None:
         """Return the next task, or None if all are done or the queue is stopped."""
         async with self._turn:
             while not self._leased and not self._stopped:
@@ -118,7 +109,7 @@ class _Queue:
                     await asyncio.sleep(_TURN_SECONDS)
             return None if self._stopped else self._leased.popleft()
 
-    async def give_back(self, leased: _Leased) -> None:
+    async def give_back(self, leased: _Lease) -> None:
         await self._ledger.ask(self._ledger.store.leases.release, leased.experience.arm, leased.task.id)
 
     async def _lease_some(self) -> bool:
@@ -137,7 +128,7 @@ class _Queue:
         taken = await self._ledger.ask(leases.take, arm, list(waiting), self._size)
         facts = await self._ledger.ask(work.experience.facts_of, taken)
         for task_id in taken:
-            self._leased.append(_Leased(work.experience, waiting.pop(task_id), facts[task_id]))
+            self._leased.append(_Lease(work.experience, waiting.pop(task_id), facts[task_id]))
         if taken:
             tasks.extendleft(reversed(waiting.values()))
         else:
@@ -145,19 +136,8 @@ class _Queue:
         return bool(taken)
 
 
-@contextmanager
-def _frozen_heap() -> Iterator[None]:
-    """Exclude existing objects from garbage collection; at a million attempts each pass would stop all for 0.2 s."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 @asynccontextmanager
-async def _renewed(ledger: Ledger) -> AsyncIterator[None]:
+async def _renew_leases(ledger: Ledger) -> AsyncIterator[None]:
     """Renew this process's leases regularly."""
 
     async def renew() -> None:

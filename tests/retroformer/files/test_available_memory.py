@@ -47,15 +47,6 @@ def test_the_smallest_rest_of_all_groups_counts_with_their_caches(tmp_path: Path
     assert available_memory(root) == 0
 
 
-def test_groups_of_version_1_count(tmp_path: Path) -> None:
-    root = machine(tmp_path, "5:cpu,cpuacct:/a\n4:memory:/a\n")
-    files = {"memory__usage_in_bytes": f"{GIB}", "memory__stat": "total_inactive_file 0\n"}
-    group(root / "sys/fs/cgroup/memory", memory__limit_in_bytes=f"{2**63 - 4096}\n", **files)
-    assert available_memory(root) == 8 * GIB
-    group(root / "sys/fs/cgroup/memory/a", memory__limit_in_bytes=f"{3 * GIB}\n", **files)
-    assert available_memory(root) == 2 * GIB
-
-
 def test_in_a_container_the_limit_at_the_top_counts(tmp_path: Path) -> None:
     root = machine(tmp_path, "0::/not/visible/here\n")
     group(root / "sys/fs/cgroup", memory__max=f"{GIB}\n", memory__current="0\n", memory__stat="inactive_file 0\n")
