@@ -14,6 +14,7 @@ gradient: of the loss of a batch, of its whole gradient, and of the parameter wh
 import argparse
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,9 @@ def main() -> None:
                 "scores": (scorer(train), Ranking(train.pair_weight)),
             }
             for name, (model, objective) in stages.items():
+                values = partial(objective.values, model)
                 for length in chosen.prompts:
-                    measured = differences(
-                        trunk_of(model.train()),
-                        lambda hidden, packed, model=model, stage=objective: stage.values(model, hidden, packed),
-                        Group(work.prompts[0][:length], responses),
-                    )
+                    measured = differences(trunk_of(model.train()), values, Group(work.prompts[0][:length], responses))
                     figures = f"{measured['hidden states']:.1e} | {measured['gradient']:.1e}"
                     print(f"| {dtype} | {length} | {figures} | {name} |", flush=True)
         print("\n| dtype | prompt | packed and TRL | loss | gradient | largest of a parameter |")

@@ -7,7 +7,7 @@
 A first, untimed pass starts the environments and records each request of each rollout. The load generator sends the
 same requests with plain httpx: no environment, no store, no parsing, no client library. The order stays the same: the
 requests of a rollout are sequential, and as many rollouts run concurrently. So its rate is the highest that any actor
-could reach with this endpoint and these prompts. Rounds of ours and of the generator alternate; medians are compared.
+could reach with this endpoint and these prompts. Their rounds alternate; medians are compared.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,13 @@ class RecordingConnections:
             await model.close()
 
 
-async def side_by_side(work: Iterable[Callable[[], Awaitable[object]]], concurrency: int) -> float:
+async def side_by_side(work: Iterable[Awaitable[object]], concurrency: int) -> float:
     """Return the seconds that the work takes with at most `concurrency` pieces in flight."""
     slots = asyncio.Semaphore(concurrency)
 
-    async def run_piece(piece: Callable[[], Awaitable[object]]) -> None:
+    async def run_piece(piece: Awaitable[object]) -> None:
         async with slots:
-            await piece()
+            await piece
 
     started = time.perf_counter()
     await asyncio.gather(*(run_piece(piece) for piece in work))
@@ -110,16 +110,13 @@ async def play(components: Parts, actor: Actor, store: Store, tasks: Sequence[Ta
         Ledger(store), arm, components.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots
     )
 
-    def rollout(task: Task) -> Callable[[], Awaitable[object]]:
-        async def played() -> None:
-            _TASK.set(task.id)
-            trajectory = await experience.trajectory(task, Memory(), Key(arm=arm, task_id=task.id))
-            if trajectory.outcome is Outcome.INVALID:
-                sys.exit(f"A rollout was invalid, so nothing was measured: {trajectory.cause}")
+    async def rollout(task: Task) -> None:
+        _TASK.set(task.id)
+        trajectory = await experience.trajectory(task, Memory(), Key(arm=arm, task_id=task.id))
+        if trajectory.outcome is Outcome.INVALID:
+            sys.exit(f"A rollout was invalid, so nothing was measured: {trajectory.cause}")
 
-        return played
-
-    return len(tasks) / await side_by_side([rollout(task) for task in tasks], concurrency)
+    return len(tasks) / await side_by_side(map(rollout, tasks), concurrency)
 
 
 async def generate_load(
@@ -131,14 +128,11 @@ async def generate_load(
     limits = httpx.Limits(max_connections=concurrency)
     async with httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, timeout=600) as client:
 
-        def replay(chain: Sequence[bytes]) -> Callable[[], Awaitable[object]]:
-            async def sent() -> None:
-                for body in chain:
-                    (await client.post(path, content=body)).raise_for_status()
+        async def replay(chain: Sequence[bytes]) -> None:
+            for body in chain:
+                (await client.post(path, content=body)).raise_for_status()
 
-            return sent
-
-        return len(chains) / await side_by_side([replay(chain) for chain in ready], concurrency)
+        return len(chains) / await side_by_side(map(replay, ready), concurrency)
 
 
 async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) -> None:
@@ -159,19 +153,18 @@ async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) ->
             few = tasks[: max(2, arguments.tasks // arguments.concurrency)]
             calls = sum(map(len, chains))
             print(f"{len(tasks)} rollouts, {calls} calls, {arguments.concurrency} at once, {os.cpu_count()} cores")
-            ours, most, alone = [], [], []
+            rounds = []
             for number in range(arguments.rounds):
-                ours.append(await play(components, components.actor, store, tasks, arguments.concurrency))
-                most.append(await generate_load(base_url, path, chains, arguments.concurrency))
-                alone.append(await play(components, components.actor, store, few, 1))
-                print(
-                    f"round {number}: ours {ours[-1]:.2f}/s  load generator {most[-1]:.2f}/s  alone {alone[-1]:.2f}/s"
-                )
+                concurrent = await play(components, components.actor, store, tasks, arguments.concurrency)
+                generated = await generate_load(base_url, path, chains, arguments.concurrency)
+                sequential = await play(components, components.actor, store, few, 1)
+                rounds.append((concurrent, generated, sequential))
+                print(f"round {number}: {concurrent:.2f}/s  load generator {generated:.2f}/s  alone {sequential:.2f}/s")
         store.close()
-    best, at_once, single = (statistics.median(rates) for rates in (most, ours, alone))
-    print(f"rollouts a second           {at_once:8.2f}  ({at_once * calls / len(tasks):.0f} calls a second)")
-    print(f"{arguments.concurrency} at once / 1 at a time     {at_once / single:8.2f}")
-    print(f"ours / pure load generator  {at_once / best:8.3f}")
+    concurrent, generated, sequential = map(statistics.median, zip(*rounds, strict=True))
+    print(f"rollouts a second               {concurrent:8.2f}  ({concurrent * calls / len(tasks):.0f} calls a second)")
+    print(f"{arguments.concurrency} at once / 1 at a time         {concurrent / sequential:8.2f}")
+    print(f"rollouts / pure load generator  {concurrent / generated:8.3f}")
 
 
 @contextlib.asynccontextmanager
@@ -200,8 +193,8 @@ async def serve(milliseconds: float, capacity: int) -> None:
                 async with rows:
                     await asyncio.sleep(milliseconds / 1000)
                 content = json.dumps(completion(body)).encode()
-                head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
-                writer.write(head.encode() + content)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+                writer.write(b"content-length: %d\r\n\r\n%s" % (len(content), content))
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)

@@ -1,6 +1,6 @@
-"""Tokens per CPU-second of our worker, of openvino-genai and of FastChat's worker; and the cost of an agent's turns.
+"""Tokens per CPU-second of our server, of openvino-genai and of FastChat's worker; and the cost of an agent's turns.
 
-    python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--sides ours openvino fastchat]
+    python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--sides SIDE ...]
     python benchmarks/serving.py --turns                           16 players with an adapter, against plain generation
 
 All generate with the embedded model, on one thread each. The prompts have about 900 tokens, most of them shared, as in
@@ -37,9 +37,9 @@ from retroformer.models.embedded import GGUF_NAME, PACKAGE, base_model_folder
 
 FASTCHAT = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
 OPENVINO = ("openvino-genai==2026.4.1.0",)
-SIDES = ("ours", "openvino", "fastchat")
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 300.0
+SIDES = ("retroformer", "openvino", "fastchat")
 PLAYERS, TURNS, TURN_TOKENS = 16, 12, 8
 PLAIN_PLAYERS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -86,12 +86,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
+def run_retroformer(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
     """Run `retroformer serve`; `adapters` as in a config."""
     config = folder / "config.yaml"
     serve = f"{{port: 0, dtype: {dtype}, adapters: {adapters}}}"
     config.write_text(f"run: benchmark\nenvironment: {{name: alfworld}}\nserve: {serve}\n")
-    command = [sys.executable, "-m", "serve", str(config), "--until-input-closes"]
+    command = [sys.executable, "-m", "serve", config.name, "--until-input-closes"]
     environment = {**_environment(), "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
@@ -105,11 +105,11 @@ def ours(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def stock(folder: Path, dtype: str) -> Iterator[Server]:
+def run_fastchat(folder: Path, dtype: str) -> Iterator[Server]:
     """Run FastChat's controller, model worker and API server, unmodified, in their own environment."""
     python = environment_of("fastchat-stock", FASTCHAT)
     model = base_model_folder("embedded")
-    controller, worker, api = (_free_port() for _ in range(3))
+    controller, worker, api = (free_port() for _ in range(3))
     address = f"http://127.0.0.1:{controller}"
     local = ["--host", "127.0.0.1"]
     modules = [
@@ -118,23 +118,41 @@ def stock(folder: Path, dtype: str) -> Iterator[Server]:
          f"--controller-address={address}", f"--model-path={model}", "--device=cpu", f"--dtype={dtype}"],
         ["openai_api_server", *local, f"--port={api}", f"--controller-address={address}"],
     ]  # fmt: skip
+    commands = [[str(python), "-m", f"fastchat.serve.{module}", *arguments] for module, *arguments in modules]
+    with run_servers(commands, api, model.name, folder) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def run_servers(commands: Sequence[Sequence[str]], port: int, model: str, folder: Path) -> Iterator[Server]:
+    """Run the commands until the server at this port lists the model. Exits if one ends, or if it takes too long."""
     processes: list[subprocess.Popen[bytes]] = []
+    url, end = f"http://127.0.0.1:{port}/v1", time.monotonic() + START_SECONDS
+    environment = {**_environment(), "LOGDIR": ""}
     try:
-        for module, *arguments in modules:
-            with (folder / f"{module}.log").open("wb") as log:
-                command = [str(python), "-m", f"fastchat.serve.{module}", *arguments]
-                environment = {**_environment(), "LOGDIR": ""}
+        for number, command in enumerate(commands):
+            with (folder / f"server-{number}.log").open("wb") as log:
                 processes.append(
                     subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
                 )
-            time.sleep(5 if module == "controller" else 0)  # The worker exits if no controller responds.
-        url = f"http://127.0.0.1:{api}/v1"
-        _wait_until_listed(url, model.name, processes, folder)
-        yield Server(url, model.name, [process.pid for process in processes])
+            # FastChat's worker exits if no controller responds.
+            time.sleep(5 if number == 0 else 0)
+        while not _lists(url, model):
+            if time.monotonic() > end or any(process.poll() is not None for process in processes):
+                logs = "\n".join(path.read_text()[-1000:] for path in folder.glob("server-*.log"))
+                raise RuntimeError(f"The servers did not start:\n{logs}")
+            time.sleep(1)
+        yield Server(url, model, [process.pid for process in processes])
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _lists(url: str, model: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError, ValueError):
+        return model in [card["id"] for card in httpx.get(f"{url}/models", timeout=10).json()["data"]]
+    return False
 
 
 def environment_of(name: str, packages: Sequence[str]) -> Path:
@@ -177,42 +195,33 @@ async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
     )
 
 
-def measure_server(server: Server, clients: Sequence[int], new_tokens: int) -> list[Figures]:
-    rows = [_shown(asyncio.run(measure(server, count, new_tokens))) for count in clients]
-    print(f"  highest memory of one process: {server.memory():.1f} GiB", flush=True)
-    return rows
-
-
 def measure_openvino(clients: Sequence[int], new_tokens: int) -> list[Figures]:
     python, script = environment_of("openvino-genai", OPENVINO), Path(__file__).with_name("serving_openvino.py")
     package = importlib.util.find_spec(PACKAGE)
     assert package is not None
     assert package.origin is not None
     pipe = subprocess.PIPE
-    rows = []
+    totals = []
     with subprocess.Popen([str(python), str(script)], stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         print(json.dumps(str(Path(package.origin).with_name(GGUF_NAME))), file=process.stdin, flush=True)
         assert json.loads(process.stdout.readline()) == "ready"
         for count in clients:
-            primer, prompts = _load(count)
+            (primer, prompts), rows = _load(count), list[dict[str, Any]]()
             # It answers the prompts of a load together, so fewer clients than prompts are several loads.
             for start in range(0, len(prompts), count):
                 part = prompts[start : start + count]
                 load = {"primer": primer, "prompts": part, "new_tokens": new_tokens}
                 print(json.dumps(load), file=process.stdin, flush=True)
-                rows.append(Figures(count, len(part), **json.loads(process.stdout.readline())))
+                rows.append(json.loads(process.stdout.readline()))
+            sums = {name: sum(row[name] for row in rows) for name in rows[0]}
+            totals.append(_print(Figures(count, len(prompts), **sums)))
         process.stdin.close()
-    return [_shown(_sum([row for row in rows if row.clients == count])) for count in clients]
+    return totals
 
 
-def _sum(rows: Sequence[Figures]) -> Figures:
-    names = ("requests", "prompt_tokens", "new_tokens", "cpu_seconds", "wall_seconds")
-    return Figures(rows[0].clients, **{name: sum(getattr(row, name) for row in rows) for name in names})
-
-
-def _shown(row: Figures) -> Figures:
+def _print(row: Figures) -> Figures:
     print(
         f"  {row.clients:7d}  {row.requests:8d}  {row.prompt_tokens:13d}  {row.new_tokens:10d}  "
         f"{row.cpu_seconds:5.1f}  {row.wall_seconds:6.1f}  {row.tokens_per_cpu_second:12.1f}",
@@ -222,7 +231,7 @@ def _shown(row: Figures) -> Figures:
 
 
 def run_turns(dtype: str) -> None:
-    """Print the CPU-seconds of 100 turns, ours and plain, with an adapter of rank 16 on all linear layers."""
+    """Print the CPU-seconds of 100 turns, on our server and plain, with an adapter of rank 16 on all linear layers."""
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -236,11 +245,11 @@ def run_turns(dtype: str) -> None:
             LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"),
         )
         model.save_pretrained(str(adapter))
-        with ours(Path(name), dtype, f"{{player: {adapter}}}") as server:
+        with run_retroformer(Path(name), dtype, f"{{player: {adapter}}}") as server:
             before = server.cpu_seconds()
             asyncio.run(_play(f"{server.url}/completions"))
-            our_cost = 100 * (server.cpu_seconds() - before) / (PLAYERS * TURNS)
-    print(f"ours, {PLAYERS} players at once: {our_cost:.1f} CPU-s for 100 turns", flush=True)
+            cost = 100 * (server.cpu_seconds() - before) / (PLAYERS * TURNS)
+    print(f"retroformer, {PLAYERS} players at once: {cost:.1f} CPU-s for 100 turns", flush=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(base)
     prompts = [_turn(player, turn) for player in range(PLAIN_PLAYERS) for turn in range(TURNS)]
     before = time.process_time()
@@ -248,7 +257,7 @@ def run_turns(dtype: str) -> None:
         model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=TURN_TOKENS, do_sample=False)
     plain_cost = 100 * (time.process_time() - before) / len(prompts)
     print(f"transformers and peft, one call at a time: {plain_cost:.1f} CPU-s for 100 turns")
-    print(f"plain / ours: {plain_cost / our_cost:.1f} times")
+    print(f"plain / retroformer: {plain_cost / cost:.1f} times")
 
 
 async def _play(url: str) -> None:
@@ -278,7 +287,6 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--turns", action="store_true", help="an agent's turns alone")
     arguments = parser.parse_args()
     base_model_folder("embedded")
@@ -291,17 +299,16 @@ def main() -> None:
         if side == "openvino":
             tables[side] = measure_openvino(arguments.clients, arguments.new_tokens)
             continue
-        server = ours if side == "ours" else stock
-        with tempfile.TemporaryDirectory() as folder, server(Path(folder), arguments.dtype) as running:
-            tables[side] = measure_server(running, arguments.clients, arguments.new_tokens)
-    for side, rows in tables.items():
-        if side != "ours" and "ours" in tables:
-            pairs = zip(tables["ours"], rows, strict=True)
-            ratios = [f"{our.tokens_per_cpu_second / their.tokens_per_cpu_second:.2f}" for our, their in pairs]
-            print(f"ours / {side} at {arguments.clients} clients: {', '.join(ratios)} times")
-    if arguments.json:
-        figures = {name: [vars(row) for row in rows] for name, rows in tables.items()}
-        arguments.json.write_text(json.dumps(figures, indent=2))
+        run = run_retroformer if side == "retroformer" else run_fastchat
+        with tempfile.TemporaryDirectory() as folder, run(Path(folder), arguments.dtype) as server:
+            counts = arguments.clients
+            tables[side] = [_print(asyncio.run(measure(server, count, arguments.new_tokens))) for count in counts]
+            print(f"  highest memory of one process: {server.memory():.1f} GiB", flush=True)
+    baseline = tables.pop("retroformer", [])
+    for side, rows in tables.items() if baseline else ():
+        pairs = zip(baseline, rows, strict=True)
+        ratios = [f"{row.tokens_per_cpu_second / other.tokens_per_cpu_second:.2f}" for row, other in pairs]
+        print(f"retroformer / {side} at {arguments.clients} clients: {', '.join(ratios)} times")
 
 
 def _load(clients: int) -> tuple[str, list[str]]:
@@ -326,20 +333,9 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
-
-
-def _wait_until_listed(url: str, model: str, processes: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and all(process.poll() is None for process in processes):
-        with contextlib.suppress(httpx.HTTPError, ValueError):
-            if model in [card["id"] for card in httpx.get(f"{url}/models", timeout=10).json()["data"]]:
-                return
-        time.sleep(1)
-    logs = "\n".join(path.read_text()[-1000:] for path in folder.glob("*.log"))
-    sys.exit(f"FastChat's own servers did not start:\n{logs}")
 
 
 if __name__ == "__main__":

@@ -26,23 +26,33 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from collect.plan import _stored
+from collect.rate import summary as summary_of
+from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig, parts
+from retroformer.config.parts import LoadedConfig, chosen_tasks, parts
+from retroformer.config.storage import open_store
+from retroformer.config.views import reflection_renderer
+from retroformer.environments.alfworld.advice_writer import lesson_reflector
+from retroformer.method.pairs import preference_pairs
+from retroformer.method.protocols import Agent
 from retroformer.method.records import Task
+from retroformer.run.attempts import Budget, Experience
+from retroformer.run.ledger import Ledger
+from retroformer.run.schedule import Work, work_through
+from retroformer.run.store.damage import checksum
+from retroformer.run.store.schema import ACCOUNTS, CHECKSUM, REFLECTIONS, TRAJECTORIES, USAGE
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "demo.yaml"
 MOST_SEEDS = 150
 """Most tasks that are played; the others are copies of them."""
-RUN = "copies"
-
-
 ARMS = "{retry: {kind: none}, phrase: {kind: phrase}, rule: {kind: rule}, placebo: {kind: placebo, of: rule}}"
 
 
 def config(store: str) -> Experiment:
-    words = (f"run={RUN}", f"store={store}", "loop.trials=3", "collect.candidates=2", "collect.tokens=1000000000")
+    words = ("run=copies", f"store={store}", "loop.trials=3", "collect.candidates=2", "collect.tokens=1000000000")
     return load(CONFIG, (*words, f"eval.arms={ARMS}", "eval.examples=null"))
 
 
@@ -57,65 +67,49 @@ def play_evaluation(experiment: Experiment, seeds: int) -> None:
 
 async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
-    from retroformer.config.storage import open_store
-    from retroformer.config.views import reflection_renderer
-    from retroformer.environments.alfworld.advice_writer import lesson_reflector
-    from retroformer.run.ledger import Ledger
-
     experiment = config(store_url)
-    tasks = seed_tasks(experiment, seeds)
     loaded = LoadedConfig(CONFIG, (), experiment)
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        async with parts(loaded, asks_reflector=False) as components:
-            agent = components.agent(lesson_reflector("mixed", reflection_renderer(experiment)))
-            await collect(experiment, ledger, components.pool, agent, tasks)
+    async with parts(loaded, asks_reflector=False) as components:
+        agent = components.agent(lesson_reflector("mixed", reflection_renderer(experiment)))
+        await collect(experiment, components.pool, agent, seed_tasks(experiment, seeds))
 
 
-async def collect(experiment: Experiment, ledger: Any, pool: Any, agent: Any, tasks: tuple[Task, ...]) -> None:
+async def collect(experiment: Experiment, pool: Any, agent: Any, tasks: tuple[Task, ...]) -> None:
     """Work through these tasks as `retroformer collect` does, eight at once."""
-    from retroformer.run.attempts import Budget, Experience
-    from retroformer.run.schedule import Work, work_through
-
-    budget = Budget(experiment.collect, lambda: ledger.store.usage("collect"))
-    experience = Experience(
-        ledger,
-        "collect",
-        pool,
-        agent,
-        experiment.loop,
-        experiment.seed,
-        budget,
-        slots=asyncio.Semaphore(8),
-        plan=experiment.collect,
-    )
-    await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        experience = Experience(
+            ledger,
+            "collect",
+            pool,
+            agent,
+            experiment.loop,
+            experiment.seed,
+            Budget(experiment.collect, lambda: store.usage("collect")),
+            slots=asyncio.Semaphore(8),
+            plan=experiment.collect,
+        )
+        await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
 
 
 def seed_tasks(experiment: Experiment, seeds: int, split: str = "train") -> tuple[Task, ...]:
-    from retroformer.config.parts import chosen_tasks
-
     return chosen_tasks(experiment, seeds, (split,))
 
 
 def copy_to(url: str, attempts: int) -> int:
     """Copy the played facts under other task ids up to this number of attempts; return the number of copies."""
     engine = sa.create_engine(url)
-    with engine.connect() as connection:
-        played = connection.execute(
-            sa.text("select count(*) from trajectories where task_id not like '%#%'")
-        ).scalar_one()
-        held = connection.execute(sa.text("select count(*) from trajectories")).scalar_one()
+    with engine.begin() as connection:
+        ids = connection.execute(sa.select(TRAJECTORIES.c.task_id)).scalars().all()
+        played = sum("#" not in task_id for task_id in ids)
         copies = max(1, round(attempts / played))
-        for table in ("trajectories", "reflections") if held == played else ():
-            columns = [column["name"] for column in sa.inspect(connection).get_columns(table)]
-            connection.execute(sa.text(f"create temp table seed_{table} as select * from {table}"))
-            chosen = ", ".join("task_id || '#' || :number" if name == "task_id" else name for name in columns)
-            statement = sa.text(f"insert into {table} ({', '.join(columns)}) select {chosen} from seed_{table}")
-            for number in range(1, copies):
-                connection.execute(statement, {"number": f"{number:06}"})
-            connection.commit()
+        if len(ids) == played:
+            for table in (TRAJECTORIES, REFLECTIONS):
+                seeds = connection.execute(sa.select(table)).mappings().all()
+                for number in range(1, copies if seeds else 1):
+                    rows = [{**seed, "task_id": f"{seed['task_id']}#{number:06}"} for seed in seeds]
+                    connection.execute(table.insert(), [row | {CHECKSUM: checksum(row)} for row in rows])
+            connection.execute(ACCOUNTS.update().values({name: ACCOUNTS.c[name] * copies for name in USAGE}))
         connection.execute(sa.text("analyze"))
-        connection.commit()
     engine.dispose()
     return copies
 
@@ -131,8 +125,6 @@ def copied_tasks(experiment: Experiment, seeds: int, copies: int, split: str) ->
 
 def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     """Read all facts as whole records: the baseline."""
-    from retroformer.config.storage import open_store
-
     with closing(open_store(experiment)) as store:
         attempts = sum(1 for _ in store.stream_trajectories("collect"))
         return attempts, sum(1 for _ in store.stream_reflections("collect"))
@@ -140,10 +132,6 @@ def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     """Resume a finished collect; return the longest pause of the event loop in milliseconds."""
-    from retroformer.agents.arms.baselines import NoReflector
-    from retroformer.config.storage import open_store
-    from retroformer.method.protocols import Agent
-    from retroformer.run.ledger import Ledger
 
     async def resume() -> float:
         longest = 0.0
@@ -156,8 +144,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
                 longest = max(longest, time.perf_counter() - before - 0.001)
 
         watching = asyncio.create_task(watch())
-        with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-            await collect(experiment, ledger, None, Agent(None, NoReflector()), tasks)  # type: ignore[arg-type]
+        await collect(experiment, None, Agent(None, NoReflector()), tasks)  # type: ignore[arg-type]
         watching.cancel()
         return longest * 1000
 
@@ -165,23 +152,15 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def summary(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from collect.rate import summary as summary_of
-    from retroformer.config.storage import open_store
-
     with closing(open_store(experiment)) as store:
         return summary_of(store, "collect", tasks, experiment)
 
 
 def dry_run(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from collect.plan import _stored
-
     return _stored(experiment) is None
 
 
 def pairs(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from retroformer.config.storage import open_store
-    from retroformer.method.pairs import preference_pairs
-
     with closing(open_store(experiment)) as store:
         return deque(preference_pairs(store, "collect"), maxlen=1)
 
@@ -201,7 +180,6 @@ def export(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.play.verify import _probe_prompt
-    from retroformer.config.storage import open_store
 
     with closing(open_store(experiment)) as store:
         return _probe_prompt(store)
@@ -211,7 +189,6 @@ def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.measure.results import arm_results
     from eval.report.evaluation import ReportInput
     from eval.report.report import write_report
-    from retroformer.config.storage import open_store
 
     arms = {name: [f"eval/{name}"] for name in experiment.eval.arms}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:
@@ -247,14 +224,14 @@ def ask(question: str, store_url: str, seeds: int, copies: int) -> None:
     print(json.dumps(took | {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 
 
-def answered(question: str, store_url: str, seeds: int, copies: int) -> dict[str, Any]:
+def run_query(question: str, store_url: str, seeds: int, copies: int) -> dict[str, Any]:
     """Run a query in a separate process and return its cost."""
     command = [sys.executable, __file__, "--ask", question, store_url, str(seeds), str(copies)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     if done.returncode:
         sys.exit(done.stderr)
-    took: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return took
+    cost: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return cost
 
 
 def main(arguments: list[str]) -> None:
@@ -276,13 +253,13 @@ def main(arguments: list[str]) -> None:
             asyncio.run(play_seeds(url, seeds))
         held_out = min(MOST_SEEDS, max(2, attempts // 8))
         if not (folder / f"report-{attempts}.db").exists():
-            answered("play", of_report, held_out, 1)
+            run_query("play", of_report, held_out, 1)
         copies, baseline = copy_to(url, attempts), 0.0
         copies_of_report = copy_to(of_report, attempts)
         for question in QUESTIONS:
             if question == "report":
                 url, seeds, copies = of_report, held_out, copies_of_report
-            took = answered(question, url, seeds, copies)
+            took = run_query(question, url, seeds, copies)
             baseline = baseline or took["cpu"]
             note = took["answer"] if question == "resumed collect" else ""
             figures = f"{took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}"

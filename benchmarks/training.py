@@ -1,7 +1,7 @@
 """CPU-seconds and peak memory of an update of our training stages and of TRL's trainers, in one run.
 
     python benchmarks/training.py [--cases sft-4 reward-4 ...] [--prompts 384] [--response 48] [--updates 2]
-                                  [--epochs 2] [--dtype float32] [--their-rows N] [--trl-python PYTHON]
+                                  [--epochs 2] [--dtype float32] [--trl-rows N] [--trl-python PYTHON]
 
 Each side of each case is a fresh process with one thread. TRL's trainers are those of the installed TRL (1.16), for PPO
 those of TRL 1.12, the last with PPO, in an environment in the cache that is made on the first run.
@@ -11,7 +11,7 @@ optimiser step for a batch, the same optimiser and rates, nothing saved. SFT, re
 losses, and the other stages must sample the same number of tokens, or the run stops.
 
 One update is one micro-batch on both sides, so both have the same texts in memory: for the four pairs of two good and
-two bad texts these are eight rows of TRL's trainers and four texts in one row of ours. `--their-rows` gives TRL smaller
+two bad texts these are eight rows of TRL's trainers and four texts in one packed row. `--trl-rows` gives TRL smaller
 micro-batches, which saves memory. TRL's other settings are lean: no gradient checkpointing, which would cost a forward
 pass; no packing, no padding to multiples; the reference as a second adapter on the policy's base; for PPO no adapter of
 the value model that is not needed, rollouts in one batch. Its fused head computes logits in chunks.
@@ -33,7 +33,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ from benchmarks.training_cases import AIM_PROMPT, CASES, Sizes, Work, prepare, r
 from retroformer.files.cache import cache_folder
 
 ROOT = Path(__file__).parents[1]
-SIDES = ("ours", "trl")
+SIDES = ("retroformer", "trl")
 TRL_WITH_PPO = "trl==1.12.0"
 GIB = 1024**3
 AIM_MEMORY = 0.4
@@ -77,7 +77,7 @@ def measure(side: str, work: Work) -> Figures:
     """Measure one side in this process."""
     from benchmarks.training_laps import Laps, reset_peak, resident
 
-    ready, drawn, laps = _maker(side, work)(work), list[int](), Laps()
+    ready, drawn, laps = _load(side, work), list[int](), Laps()
 
     def count_drawn(_: Any, __: Any, logits: Any) -> None:
         # Rollouts compute logits of the next token only, training of more tokens or none.
@@ -103,18 +103,14 @@ def measure(side: str, work: Work) -> Figures:
     )
 
 
-def _maker(side: str, work: Work) -> Callable[[Work], Any]:
-    if side == "ours":
-        from benchmarks.training_ours import ours
-
-        return ours
-    if work.case.stage == "ppo":
-        from benchmarks.training_ppo import theirs_of_ppo
-
-        return theirs_of_ppo
-    from benchmarks.training_trl import theirs
-
-    return theirs
+def _load(side: str, work: Work) -> Any:
+    if side == "retroformer":
+        from benchmarks.training_retroformer import load_stage as load
+    elif work.case.stage == "ppo":
+        from benchmarks.training_ppo import load_trl_ppo as load
+    else:
+        from benchmarks.training_trl import load_trl as load
+    return load(work)
 
 
 def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> Figures:
@@ -128,32 +124,32 @@ def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> Fi
     return Figures(*json.loads(done.stdout.rstrip().rpartition("\n")[2]))
 
 
-def require_equal_work(sizes: Sizes, ours: Figures, trl: Figures) -> None:
+def require_equal_work(sizes: Sizes, packed: Figures, trl: Figures) -> None:
     """Exit if the sides did not compute the same losses, or drew different numbers of tokens."""
-    if ours.tokens_drawn != trl.tokens_drawn or len(ours.losses) != len(trl.losses):
-        sys.exit(f"{sizes.case}: the sides drew {ours.tokens_drawn} and {trl.tokens_drawn} tokens: not comparable.")
+    if packed.tokens_drawn != trl.tokens_drawn or len(packed.losses) != len(trl.losses):
+        sys.exit(f"{sizes.case}: the sides drew {packed.tokens_drawn} and {trl.tokens_drawn} tokens: not comparable.")
     limit = LARGEST_DIFFERENCE[sizes.dtype]
-    if any(not math.isclose(*pair, rel_tol=limit) for pair in zip(ours.losses, trl.losses, strict=True)):
-        sys.exit(f"{sizes.case}: the losses are {ours.losses} and {trl.losses}: not comparable.")
+    if any(not math.isclose(*pair, rel_tol=limit) for pair in zip(packed.losses, trl.losses, strict=True)):
+        sys.exit(f"{sizes.case}: the losses are {packed.losses} and {trl.losses}: not comparable.")
 
 
-def row(sizes: Sizes, ours: Figures, trl: Figures) -> str:
+def row(sizes: Sizes, packed: Figures, trl: Figures) -> str:
     """Return a line of the table, a row of Markdown."""
     cells = [sizes.case, str(sizes.prompt)]
-    cells += [f"{ours.update:.2f}", f"{trl.update:.2f}", f"**{trl.update / ours.update:.2f}**"]
-    cells.append(f"{ours.sampling:.2f}, {trl.sampling:.2f}" if ours.tokens_drawn else "")
-    for mine, other in ((ours.increase_bytes, trl.increase_bytes), (ours.process_bytes, trl.process_bytes)):
+    cells += [f"{packed.update:.2f}", f"{trl.update:.2f}", f"**{trl.update / packed.update:.2f}**"]
+    cells.append(f"{packed.sampling:.2f}, {trl.sampling:.2f}" if packed.tokens_drawn else "")
+    for mine, other in ((packed.increase_bytes, trl.increase_bytes), (packed.process_bytes, trl.process_bytes)):
         cells.append(f"{mine / GIB:.2f}, {other / GIB:.2f}, **{mine / other:.2f}**")
     return "| " + " | ".join(cells) + " |"
 
 
-HEADER = "| case | prompt | ours, CPU-s | TRL | times | sampling | increase, GiB | process, GiB |\n" + "|---" * 8 + "|"
+HEADER = "| case | prompt | CPU-s | TRL | times | sampling | increase, GiB | process, GiB |\n" + "|---" * 8 + "|"
 
 
-def verdict(sizes: Sizes, ours: Figures, trl: Figures) -> str:
+def verdict(sizes: Sizes, packed: Figures, trl: Figures) -> str:
     """Say which aims are met."""
-    speed, case = trl.update / ours.update, CASES[sizes.case]
-    share = ours.increase_bytes / trl.increase_bytes
+    speed, case = trl.update / packed.update, CASES[sizes.case]
+    share = packed.increase_bytes / trl.increase_bytes
     says = [f"memory over the loaded model {share:.2f} of TRL's ({_met(share <= AIM_MEMORY)} {AIM_MEMORY})"]
     if case.aim and sizes.prompt == AIM_PROMPT:
         says.append(f"{speed:.2f} times TRL's updates a CPU-second ({_met(speed >= case.aim)} {case.aim})")
@@ -173,22 +169,14 @@ def compare(chosen: argparse.Namespace) -> None:
     verdicts = []
     for prompt in chosen.prompts:
         for name in chosen.cases:
-            their_rows = min(chosen.their_rows or CASES[name].rows, CASES[name].rows)
-            sizes = Sizes(
-                name,
-                prompt,
-                chosen.response,
-                chosen.updates,
-                chosen.epochs,
-                their_rows,
-                chosen.dtype,
-                chosen.base_model,
-            )
-            ours, trl = _both(sizes, chosen.trl_python, card=chosen.card)
-            print(row(sizes, ours, trl), flush=True)
-            if ours.check_seconds:
-                print(f"  our check on the first batch: {ours.check_seconds:.2f} CPU-s", flush=True)
-            verdicts.append(verdict(sizes, ours, trl))
+            lengths = (prompt, chosen.response, chosen.updates, chosen.epochs)
+            trl_rows = min(chosen.trl_rows or CASES[name].rows, CASES[name].rows)
+            sizes = Sizes(name, *lengths, trl_rows, chosen.dtype, chosen.base_model)
+            packed, trl = _both(sizes, chosen.trl_python, card=chosen.card)
+            print(row(sizes, packed, trl), flush=True)
+            if packed.check_seconds:
+                print(f"  our check on the first batch: {packed.check_seconds:.2f} CPU-s", flush=True)
+            verdicts.append(verdict(sizes, packed, trl))
     print(*verdicts, sep="\n")
 
 
@@ -199,7 +187,7 @@ def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[Figu
     with tempfile.TemporaryDirectory() as folder:
         prepare(sizes, Path(folder))
         figures = [
-            in_fresh_process("ours", Path(sys.executable), Path(folder), card=card),
+            in_fresh_process("retroformer", Path(sys.executable), Path(folder), card=card),
             in_fresh_process("trl", python, Path(folder), card=card),
         ]
     require_equal_work(sizes, *figures)
@@ -207,7 +195,7 @@ def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[Figu
 
 
 def trl_environment() -> Path:
-    """Return the Python of an environment with TRL 1.12 that takes all else from ours; created if missing."""
+    """Return the Python of an environment with TRL 1.12 that takes all else from this one; created if missing."""
     folder = cache_folder() / TRL_WITH_PPO.replace("==", "-")
     python, finished = folder / "bin" / "python", folder / "finished"
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
@@ -218,7 +206,7 @@ def trl_environment() -> Path:
         subprocess.run(pip, check=True)
         finished.touch()
     # Its own packages take precedence over those of the folders in the .pth file.
-    (packages / "ours.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (packages / "retroformer.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return python
 
 
@@ -230,7 +218,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=3, help="of each process")
     parser.add_argument("--epochs", type=int, default=2, help="passes of PPO over a batch")
     parser.add_argument("--dtype", choices=tuple(LARGEST_DIFFERENCE), default="float32")
-    parser.add_argument("--their-rows", type=int, help="of TRL in memory at once (default: all of an update)")
+    parser.add_argument("--trl-rows", type=int, help="of TRL in memory at once (default: all of an update)")
     parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
     parser.add_argument("--trl-python", type=Path, help="an environment with trl 1.12 and retroformer's other needs")
     parser.add_argument("--card", action="store_true", help="measure time and memory of a GPU")

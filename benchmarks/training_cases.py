@@ -71,7 +71,7 @@ class Sizes(NamedTuple):
     updates: int
     epochs: int
     """Passes of PPO over a batch."""
-    their_rows: int
+    trl_rows: int
     """Rows that TRL's trainer has in memory at once."""
     dtype: str
     base_model: str
@@ -125,13 +125,19 @@ def read_work(folder: Path) -> Work:
 
 def _config(sizes: Sizes, base: str) -> dict[str, Any]:
     case = CASES[sizes.case]
-    # One micro-batch holds all of an update, as TRL's does unless `their_rows` is smaller.
+    # One micro-batch holds all of an update, as TRL's does unless `trl_rows` is smaller.
     tokens = case.failures * (sizes.prompt + case.responses * sizes.response)
     stage: dict[str, Any] = {"learning_rate": 1e-3, "epochs": sizes.epochs if case.stage == "ppo" else 1}
     if case.stage in ("ppo", "grpo"):
         key = "responses_per_prompt" if case.stage == "ppo" else "group"
         stage |= {"batch_size": case.batch_size, "updates": sizes.updates, key: case.responses}
-    train = {"base_model": base, "quantization": "none", "dtype": sizes.dtype, "lora": LORA, "report_to": "none"}
+    train: dict[str, Any] = {
+        "base_model": base,
+        "quantization": "none",
+        "dtype": sizes.dtype,
+        "lora": LORA,
+        "report_to": "none",
+    }
     train |= {"batch_size": case.batch_size, "micro_batch_tokens": tokens}
     return {
         "run": "benchmark",

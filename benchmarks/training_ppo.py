@@ -16,7 +16,7 @@ from train.base import compute_dtype, keep_trainables_in_fp32, load_base, load_t
 from train.rl.ppo import CLIP, GAMMA, LAMBDA, VALUE_WEIGHT
 
 
-def theirs_of_ppo(work: Work) -> Ready:
+def load_trl_ppo(work: Work) -> Ready:
     """Load TRL's trainer."""
     from trl.experimental.ppo import PPOTrainer
 
@@ -80,7 +80,7 @@ def _scorer(work: Work) -> Any:
 def _settings(work: Work) -> Any:
     from trl.experimental.ppo import PPOConfig
 
-    settings, at_once = work.settings, work.sizes.their_rows
+    settings, at_once = work.settings, work.sizes.trl_rows
     return PPOConfig(
         output_dir=str(work.folder / "trl"),
         per_device_train_batch_size=at_once,

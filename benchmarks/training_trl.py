@@ -12,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.training_cases import SFT, Work
 from benchmarks.training_laps import Laps, Ready, StepLaps
-from benchmarks.training_ours import groups_of, share_of_even_tokens, supervised, trainer_of
+from benchmarks.training_retroformer import groups_of, share_of_even_tokens, supervised, trainer_of
 from train.base import keep_trainables_in_fp32, load_tokenizer
 from train.imitation import adapted
 from train.rl.grpo import CLIP
@@ -21,15 +21,15 @@ from train.stage import Stage
 from train.trainer import trainer_settings
 
 
-def theirs(work: Work) -> Ready:
+def load_trl(work: Work) -> Ready:
     """Load the trainer of the case's stage."""
     torch.manual_seed(work.experiment.seed)
     return _grpo(work) if work.case.stage == "grpo" else supervised(on_trl(work))
 
 
 def on_trl(work: Work) -> Work:
-    """Return the work with TRL's trainer, micro-batches of `their_rows`, and nothing computed twice."""
-    train, rows = work.experiment.train, work.sizes.their_rows
+    """Return the work with TRL's trainer, micro-batches of `trl_rows`, and nothing computed twice."""
+    train, rows = work.experiment.train, work.sizes.trl_rows
     tokens = rows * (work.sizes.prompt + work.sizes.response)
     changes = {"trainer": "trl", "gradient_checkpointing": False, "micro_batch_tokens": tokens}
     return work._replace(experiment=work.experiment.model_copy(update={"train": train.model_copy(update=changes)}))
@@ -48,14 +48,12 @@ class Difference(NamedTuple):
 def differences(work: Work, groups: Groups | None = None) -> Difference:
     """Return how far loss and gradient of the first batch of `groups`, or of the case, differ from TRL's."""
     groups = groups_of(work) if groups is None else groups
-    (loss, gradient), (their_loss, theirs) = (_first_batch(side, groups) for side in (work, on_trl(work)))
-    if gradient.keys() != theirs.keys():
-        raise AssertionError(f"Only one side trains {gradient.keys() ^ theirs.keys()}.")
-    each = {name: (gradient[name] - value).norm() / value.norm() for name, value in theirs.items()}
-    whole, other = (torch.cat([side[name].flatten() for name in theirs]) for side in (gradient, theirs))
-    return Difference(
-        abs(loss / their_loss - 1), float((whole - other).norm() / other.norm()), float(max(each.values()))
-    )
+    (loss, gradient), (trl_loss, expected) = (_first_batch(side, groups) for side in (work, on_trl(work)))
+    if gradient.keys() != expected.keys():
+        raise AssertionError(f"Only one side trains {gradient.keys() ^ expected.keys()}.")
+    each = [float((gradient[name] - value).norm() / value.norm()) for name, value in expected.items()]
+    whole, other = (torch.cat([side[name].flatten() for name in expected]) for side in (gradient, expected))
+    return Difference(abs(loss / trl_loss - 1), float((whole - other).norm() / other.norm()), max(each))
 
 
 def _first_batch(work: Work, groups: Groups) -> tuple[float, dict[str, Tensor]]:
@@ -79,18 +77,17 @@ class GrpoOnTokens(GRPOTrainer):  # type: ignore[misc]
 
 
 def _grpo(work: Work) -> Ready:
-    settings, at_once = work.settings, work.sizes.their_rows
+    settings, at_once = work.settings, work.sizes.trl_rows
     policy = adapted(work.experiment.train, work.folder / SFT)
     no_token = policy.get_base_model().config.vocab_size
-    ours = trainer_settings(Stage(work.case.stage, work.experiment, {}), settings.learning_rate)
-    theirs = {
-        "output_dir": str(work.folder / "trl"),
-        "per_device_train_batch_size": at_once,
-        "gradient_accumulation_steps": work.case.batch_size // at_once,
-        "save_strategy": "no",
-    }
     args = GRPOConfig(
-        **(ours | theirs),
+        **trainer_settings(Stage(work.case.stage, work.experiment, {}), settings.learning_rate)
+        | {
+            "output_dir": str(work.folder / "trl"),
+            "per_device_train_batch_size": at_once,
+            "gradient_accumulation_steps": work.case.batch_size // at_once,
+            "save_strategy": "no",
+        },
         num_generations=settings.group,
         steps_per_generation=work.case.rows // at_once,
         max_completion_length=work.sizes.response,

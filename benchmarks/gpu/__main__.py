@@ -36,8 +36,8 @@ def main() -> int:
     bench = Bench(chosen.out)
     began, left = time.monotonic(), 0
     for piece in _pieces(bench):
-        done = bench.result(piece.name)
-        if chosen.only not in piece.name or (done and not done.fault):
+        earlier = bench.result(piece.name)
+        if chosen.only not in piece.name or (earlier and not earlier.fault):
             continue
         if time.monotonic() - began > chosen.seconds:
             left += 1
@@ -47,7 +47,8 @@ def main() -> int:
     report = chosen.out / "report.md"
     report.write_text("\n".join(_report(bench)))
     print(f"{report}; {left} pieces are left" + (": run the same command again" if left else ""))
-    return 1 if any((result := bench.result(piece.name)) and result.fault for piece in _pieces(bench)) else 0
+    results = [bench.result(piece.name) for piece in _pieces(bench)]
+    return 1 if any(result.fault for result in results if result) else 0
 
 
 def _pieces(bench: Bench) -> Iterator[Piece]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.piece import ROOT, Bench, Piece
@@ -41,7 +42,7 @@ def pieces(bench: Bench) -> Iterator[Piece]:
     """Yield a piece for each device; the stages of one continue where they were stopped."""
     devices = ("cuda", "cpu") if bench.on_gpu else ("cpu",)
     for device in devices:
-        yield Piece(f"demo/{device}", lambda device=device: _work(bench, device))
+        yield Piece(f"demo/{device}", partial(_work, bench, device))
 
 
 def _work(bench: Bench, device: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ def pieces(bench: Bench) -> Iterator[Piece]:
     """Yield a piece for each stage and kind of base."""
     for quantization in ("none", "nf4"):
         for stage in _STAGES:
-            yield Piece(f"gradients/{stage}, base {quantization}", lambda of=(stage, quantization): _work(bench, *of))
+            yield Piece(f"gradients/{stage}, base {quantization}", partial(_work, bench, stage, quantization))
 
 
 def _work(bench: Bench, name: str, quantization: str) -> tuple[str, ...]:
@@ -65,10 +66,10 @@ def _work(bench: Bench, name: str, quantization: str) -> tuple[str, ...]:
             "reflector.max_new_tokens=8",
         )
         loss = (_on_policy if name in ("ppo", "grpo") else _supervised)(experiment, name, Path(folder))
-        return _compared(loss)
+        return _compare(loss)
 
 
-def _compared(loss: _Loss) -> tuple[str, ...]:
+def _compare(loss: _Loss) -> tuple[str, ...]:
     loss.value()
     gradients = [parameter.grad.clone() * loss.scale() for parameter in loss.parameters if parameter.grad is not None]
     assert len(gradients) == len(loss.parameters), "a weight of the adapter has no gradient"
@@ -78,14 +79,14 @@ def _compared(loss: _Loss) -> tuple[str, ...]:
     directions = _unit([along + other for along, other in zip(_unit(gradients), random, strict=True)])
     by_gradient = float(sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
 
-    def moved(by: float) -> float:
+    def move(by: float) -> float:
         with torch.no_grad():
             for parameter, direction in zip(loss.parameters, directions, strict=True):
-                parameter += by * direction
+                parameter.add_(direction, alpha=by)
         return loss.value()
 
-    ahead = moved(_STEP)
-    behind = moved(-2 * _STEP)
+    ahead = move(_STEP)
+    behind = move(-2 * _STEP)
     by_difference = (ahead - behind) / (2 * _STEP)
     off = abs(by_gradient - by_difference) / max(abs(by_gradient), abs(by_difference))
     if not off <= _MOST:
@@ -113,14 +114,15 @@ def _supervised(experiment: Experiment, name: str, folder: Path) -> _Loss:
         trainer = dpo_trainer(stage, start, groups)
     else:
         trainer = GroupTrainer(stage, adapted(train, start), groups, Imitation())
-    _moved(parameters := _trained(trainer.model))
+    parameters = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    _move(parameters)
     return _Loss(parameters, lambda: float(trainer.training_step(trainer.model, {"batch": 0})))
 
 
 def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     reward = fresh_adapter(experiment, folder / "reward", scores=True)
     model = SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
-    _moved(model.adapter_parameters())
+    _move(model.adapter_parameters())
     draw = SamplingSettings(max_new_tokens=8, at_once=32, pad_id=0, eos_id=2, seed=0, micro_batch_tokens=1000)
     torch.manual_seed(0)
     responses = respond(model, [ids for ids in ([5, 9, 30], [6, 9, 31]) for _ in range(4)], draw)
@@ -147,13 +149,9 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     return _Loss(model.adapter_parameters(), value, lambda: clipped[0])
 
 
-def _moved(parameters: list[nn.Parameter]) -> None:
+def _move(parameters: list[nn.Parameter]) -> None:
     """Move an adapter away from its start, where the policy is its reference and many gradients are nearly 0."""
     torch.manual_seed(2)
     with torch.no_grad():
         for parameter in parameters:
-            parameter += 0.05 * torch.randn_like(parameter)
-
-
-def _trained(model: Any) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)

@@ -1,6 +1,7 @@
 """4-bit kernels: what quantising loses, and whether products with 4-bit weights are those with the unpacked weights."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import bitsandbytes as bnb
 import torch
@@ -23,9 +24,7 @@ def pieces(bench: Bench) -> Iterator[Piece]:
     wide = 4096 if bench.on_gpu else 256
     for outputs, inputs in ((wide, wide), (wide * 4, wide), (wide, wide * 4)):
         for rows in (1, 128):
-            yield Piece(
-                f"kernels/{outputs}x{inputs} by {rows}", lambda sizes=(outputs, inputs, rows): _work(bench, *sizes)
-            )
+            yield Piece(f"kernels/{outputs}x{inputs} by {rows}", partial(_work, bench, outputs, inputs, rows))
 
 
 def _work(bench: Bench, outputs: int, inputs: int, rows: int) -> tuple[str, ...]:

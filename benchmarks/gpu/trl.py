@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 from benchmarks.gpu.piece import ROOT, Bench, Piece
 
 TITLE = "Beside TRL"
-COLUMNS = ("ours, s", "TRL, s", "times as fast", "memory over the loaded model, GiB: ours, TRL, share")
+COLUMNS = ("s", "TRL, s", "times as fast", "memory over the loaded model, GiB: Retroformer, TRL, share")
 NOTE = (
     "`benchmarks/training.py --card`: the same adapters, tokens and optimiser on both sides, the embedded model in "
     "bfloat16. PPO runs against TRL 1.12, whose package must be installable, the others against the installed TRL."
@@ -19,7 +20,7 @@ def pieces(bench: Bench) -> Iterator[Piece]:
     cases, prompts = (("ppo-4", "sft-4", "reward-4"), (384, 1500)) if bench.on_gpu else (("sft-4",), (32,))
     for case in cases:
         for prompt in prompts:
-            yield Piece(f"trl/{case}, prompts of {prompt} tokens", lambda of=(case, prompt): _work(bench, *of))
+            yield Piece(f"trl/{case}, prompts of {prompt} tokens", partial(_work, bench, case, prompt))
 
 
 def _work(bench: Bench, case: str, prompt: int) -> tuple[str, ...]:

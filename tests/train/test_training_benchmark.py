@@ -17,7 +17,7 @@ def sizes(tiny_base: Path) -> Sizes:
 
 
 def work_of(sizes: Sizes, case: str, folder: Path) -> Work:
-    prepare(sizes._replace(case=case, their_rows=CASES[case].rows), folder)
+    prepare(sizes._replace(case=case, trl_rows=CASES[case].rows), folder)
     return read_work(folder)
 
 
@@ -25,7 +25,7 @@ def work_of(sizes: Sizes, case: str, folder: Path) -> Work:
 @pytest.mark.parametrize("case", ["sft-4", "reward-4", "dpo-4"])
 def test_both_sides_take_the_same_steps_on_the_same_texts(case: str, sizes: Sizes, workplace: Path) -> None:
     work = work_of(sizes, case, workplace)
-    ours, trl = measure("ours", work), measure("trl", work)
+    ours, trl = measure("retroformer", work), measure("trl", work)
     assert len(ours.cpu_seconds) == len(trl.cpu_seconds) == UPDATES
     assert ours.losses == pytest.approx(trl.losses, rel=3e-6)
     # The last loss follows from two optimiser steps, and is of other texts than the first.
@@ -35,7 +35,7 @@ def test_both_sides_take_the_same_steps_on_the_same_texts(case: str, sizes: Size
 @pytest.mark.slow
 def test_both_sides_sample_full_responses_and_their_time_is_part_of_the_update(sizes: Sizes, workplace: Path) -> None:
     work = work_of(sizes, "grpo-8", workplace)
-    ours, trl = measure("ours", work), measure("trl", work)
+    ours, trl = measure("retroformer", work), measure("trl", work)
     assert ours.tokens_drawn == trl.tokens_drawn == UPDATES * 8 * RESPONSE
     for figures in (ours, trl):
         assert len(figures.cpu_seconds) == UPDATES
@@ -46,7 +46,7 @@ def test_both_sides_sample_full_responses_and_their_time_is_part_of_the_update(s
 
 
 def test_our_ppo_takes_its_updates(sizes: Sizes, workplace: Path) -> None:
-    figures = measure("ours", work_of(sizes, "ppo-1", workplace))
+    figures = measure("retroformer", work_of(sizes, "ppo-1", workplace))
     assert len(figures.cpu_seconds) == UPDATES
     assert figures.tokens_drawn == UPDATES * 4 * RESPONSE
     assert figures.process_bytes >= figures.loaded_bytes + figures.increase_bytes

@@ -1,4 +1,4 @@
-"""Our side of `benchmarks/training.py`: the trainers and loops of `retroformer train`."""
+"""Retroformer's side of `benchmarks/training.py`: the trainers and loops of `retroformer train`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from train.stage import Stage
 from train.trainer import run_trainer
 
 
-def ours(work: Work) -> Ready:
+def load_stage(work: Work) -> Ready:
     """Load the stage of the case."""
     return {"ppo": _ppo, "grpo": _grpo}.get(work.case.stage, supervised)(work)
 
