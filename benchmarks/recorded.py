@@ -99,7 +99,6 @@ def curves(logs: Mapping[str, str]) -> Iterator[tuple[Run, Curve]]:
 
 
 def report(logs: Mapping[str, str]) -> str:
-    """Render all runs as Markdown."""
     header = ["run", "tasks", "solved by trial", "first", "last", "in the paper", "printed", "last - printed"]
     rows = [
         [
@@ -118,7 +117,6 @@ def report(logs: Mapping[str, str]) -> str:
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return the logs by their paths."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         return {row["path"]: row["text"] for row in map(json.loads, lines)}
 

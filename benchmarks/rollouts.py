@@ -1,8 +1,6 @@
 """Speed of rollouts: concurrent against sequential, and against a pure load generator.
 
-    python benchmarks/rollouts.py                                  a local endpoint of fixed latency, ReAct actor
-    python benchmarks/rollouts.py configs/alfworld.yaml actor.kind=household actor.endpoint.api=completions ...
-                                                                   the endpoint and the actor of a config
+    python benchmarks/rollouts.py                    a local endpoint of fixed latency, ReAct actor
 
 A first, untimed pass starts the environments and records each request of each rollout. The load generator sends the
 same requests with plain httpx: no environment, no store, no parsing, no client library. The order stays the same: the
@@ -61,24 +59,19 @@ class RecordingModel(LanguageModel):
         body = {"model": self.model, "temperature": options["temperature"], "max_tokens": options["max_new_tokens"]}
         if stop := options.get("stop"):
             body["stop"] = list(stop)
-        if self.endpoint.api == "chat":
-            turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-            body["messages"] = [turn.model_dump() for turn in turns]
-        else:
-            body["prompt"] = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
+        turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+        body["messages"] = [turn.model_dump() for turn in turns]
         self.chains.setdefault(_TASK.get(), []).append(body)
         return await super().complete(prompt, **options)
 
 
 class RecordingConnections:
-    """Connections that open recording models."""
-
-    def __init__(self, base_url: str | None, chains: Chains) -> None:
+    def __init__(self, base_url: str, chains: Chains) -> None:
         self._base_url, self._chains = base_url, chains
         self.opened: list[LanguageModel] = []
 
     def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
-        model = RecordingModel(endpoint, endpoint.base_url or str(self._base_url), name)
+        model = RecordingModel(endpoint, self._base_url, name)
         model.chains = self._chains
         self.opened.append(model)
         return model
@@ -119,9 +112,7 @@ async def play(components: Parts, actor: Actor, store: Store, tasks: Sequence[Ta
     return len(tasks) / await side_by_side(map(rollout, tasks), concurrency)
 
 
-async def generate_load(
-    base_url: str, path: str, chains: Sequence[Sequence[dict[str, Any]]], concurrency: int
-) -> float:
+async def generate_load(base_url: str, chains: Sequence[Sequence[dict[str, Any]]], concurrency: int) -> float:
     """Return chains of requests per second, with no work between a response and the next request."""
     ready = [[json.dumps(body).encode() for body in chain] for chain in chains]
     headers = {"content-type": "application/json", "authorization": "Bearer none"}
@@ -130,23 +121,19 @@ async def generate_load(
 
         async def replay(chain: Sequence[bytes]) -> None:
             for body in chain:
-                (await client.post(path, content=body)).raise_for_status()
+                (await client.post("chat/completions", content=body)).raise_for_status()
 
         return len(chains) / await side_by_side(map(replay, ready), concurrency)
 
 
-async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) -> None:
-    """Print the table and the two ratios."""
-    config = load_config(Path(config_words[0]), config_words[1:])
+async def measure(arguments: argparse.Namespace, path: Path, base_url: str) -> None:
+    config = load_config(path, [f"actor.endpoint.base_url={base_url}"])
     with tempfile.TemporaryDirectory() as folder:
         store = Store(f"sqlite:///{folder}/experience.db", "benchmark")
         async with parts(config, asks_reflector=False) as components:
             tasks = chosen_tasks(config.experiment, arguments.tasks)
-            endpoint = config.experiment.actor.endpoint
-            base_url = endpoint.base_url.secret_url() if endpoint.base_url else str(components.connections.base_url)
-            path = "chat/completions" if endpoint.api == "chat" else "completions"
             recorded: Chains = {}
-            recording = RecordingConnections(components.connections.base_url, recorded)
+            recording = RecordingConnections(base_url, recorded)
             await play(components, make_actor(config.experiment, recording), store, tasks, arguments.concurrency)  # type: ignore[arg-type]
             await recording.close()
             chains = [recorded[task.id] for task in tasks]
@@ -156,7 +143,7 @@ async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) ->
             rounds = []
             for number in range(arguments.rounds):
                 concurrent = await play(components, components.actor, store, tasks, arguments.concurrency)
-                generated = await generate_load(base_url, path, chains, arguments.concurrency)
+                generated = await generate_load(base_url, chains, arguments.concurrency)
                 sequential = await play(components, components.actor, store, few, 1)
                 rounds.append((concurrent, generated, sequential))
                 print(f"round {number}: {concurrent:.2f}/s  load generator {generated:.2f}/s  alone {sequential:.2f}/s")
@@ -218,19 +205,16 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
 async def main(arguments: argparse.Namespace) -> None:
     if arguments.endpoint:
         await serve(arguments.latency_ms, arguments.capacity)
-    elif arguments.config:
-        await measure(arguments, arguments.config)
     else:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder) / "benchmark.yaml"
             config.write_text(CONFIG)
             async with fixed_latency_endpoint(arguments.latency_ms, arguments.capacity) as url:
-                await measure(arguments, [str(config), f"actor.endpoint.base_url={url}"])
+                await measure(arguments, config, url)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", nargs="*", metavar="EXPERIMENT.yaml key=value", help="without one, a local endpoint")
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)

@@ -49,8 +49,6 @@ THINGS = ("a mug", "a book", "two pencils", "a vase and a key", "nothing", "a pl
 
 @dataclass(frozen=True)
 class Figures:
-    """Measurements of one server under one load."""
-
     clients: int
     requests: int
     prompt_tokens: int
@@ -64,8 +62,6 @@ class Figures:
 
 
 class Server:
-    """Running server processes and their endpoint."""
-
     def __init__(self, url: str, model: str, pids: Sequence[int]) -> None:
         self.url = url
         self.model = model
@@ -80,7 +76,6 @@ class Server:
         return ticks / TICKS
 
     def memory(self) -> float:
-        """Return the peak resident memory of the largest process, in GiB."""
         statuses = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
         return max(int(status.split("VmHWM:")[1].split()[0]) for status in statuses) / 1024**2
 
@@ -168,7 +163,6 @@ def environment_of(name: str, packages: Sequence[str]) -> Path:
 
 
 async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
-    """Measure clients that each ask one new question after another until all are answered."""
     primer, waiting = _load(clients)
     requests = len(waiting)
     usages: list[dict[str, int]] = []
@@ -273,7 +267,6 @@ async def _play(url: str) -> None:
 
 
 def _turn(player: int, turn: int) -> str:
-    """Return the history of this player before its turn."""
     steps = "".join(
         f"> go to {PLACES[(player + step) % 8]} {player}\nOn it, you see {THINGS[(player + 3 * step) % 8]}.\n"
         for step in range(turn + 3)

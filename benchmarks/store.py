@@ -124,7 +124,6 @@ def copied_tasks(experiment: Experiment, seeds: int, copies: int, split: str) ->
 
 
 def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    """Read all facts as whole records: the baseline."""
     with closing(open_store(experiment)) as store:
         attempts = sum(1 for _ in store.stream_trajectories("collect"))
         return attempts, sum(1 for _ in store.stream_reflections("collect"))
@@ -225,7 +224,6 @@ def ask(question: str, store_url: str, seeds: int, copies: int) -> None:
 
 
 def run_query(question: str, store_url: str, seeds: int, copies: int) -> dict[str, Any]:
-    """Run a query in a separate process and return its cost."""
     command = [sys.executable, __file__, "--ask", question, store_url, str(seeds), str(copies)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     if done.returncode:

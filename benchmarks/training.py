@@ -37,21 +37,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.training_cases import AIM_PROMPT, CASES, Sizes, Work, prepare, read_work
+from benchmarks.training_cases import CASES, Sizes, Work, prepare, read_work
 from retroformer.files.cache import cache_folder
 
 ROOT = Path(__file__).parents[1]
 SIDES = ("retroformer", "trl")
 TRL_WITH_PPO = "trl==1.12.0"
 GIB = 1024**3
-AIM_MEMORY = 0.4
 LARGEST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.05}
 """Between the losses of both sides, relative to the larger one."""
 
 
 class Figures(NamedTuple):
-    """Measurements of one process."""
-
     cpu_seconds: list[float]
     """CPU seconds of each update."""
     sampling_seconds: list[float]
@@ -64,17 +61,14 @@ class Figures(NamedTuple):
 
     @property
     def update(self) -> float:
-        """CPU seconds of an update."""
         return statistics.median(self.cpu_seconds)
 
     @property
     def sampling(self) -> float:
-        """CPU seconds of sampling in an update."""
         return statistics.median(self.sampling_seconds)
 
 
 def measure(side: str, work: Work) -> Figures:
-    """Measure one side in this process."""
     from benchmarks.training_laps import Laps, reset_peak, resident
 
     ready, drawn, laps = _load(side, work), list[int](), Laps()
@@ -146,27 +140,11 @@ def row(sizes: Sizes, packed: Figures, trl: Figures) -> str:
 HEADER = "| case | prompt | CPU-s | TRL | times | sampling | increase, GiB | process, GiB |\n" + "|---" * 8 + "|"
 
 
-def verdict(sizes: Sizes, packed: Figures, trl: Figures) -> str:
-    """Say which aims are met."""
-    speed, case = trl.update / packed.update, CASES[sizes.case]
-    share = packed.increase_bytes / trl.increase_bytes
-    says = [f"memory over the loaded model {share:.2f} of TRL's ({_met(share <= AIM_MEMORY)} {AIM_MEMORY})"]
-    if case.aim and sizes.prompt == AIM_PROMPT:
-        says.append(f"{speed:.2f} times TRL's updates a CPU-second ({_met(speed >= case.aim)} {case.aim})")
-    return f"{sizes.case} ({case.says}), {sizes.prompt} tokens: " + ", ".join(says)
-
-
-def _met(met: bool) -> str:
-    return "meets the aim of" if met else "MISSES the aim of"
-
-
 def compare(chosen: argparse.Namespace) -> None:
-    """Print the figures of each case as it ends, and at the end which aims are met."""
     print(
         f"{chosen.response} tokens of response, {chosen.dtype}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
     print(HEADER, flush=True)
-    verdicts = []
     for prompt in chosen.prompts:
         for name in chosen.cases:
             lengths = (prompt, chosen.response, chosen.updates, chosen.epochs)
@@ -176,8 +154,6 @@ def compare(chosen: argparse.Namespace) -> None:
             print(row(sizes, packed, trl), flush=True)
             if packed.check_seconds:
                 print(f"  our check on the first batch: {packed.check_seconds:.2f} CPU-s", flush=True)
-            verdicts.append(verdict(sizes, packed, trl))
-    print(*verdicts, sep="\n")
 
 
 def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[Figures]:

@@ -24,9 +24,6 @@ class Case(NamedTuple):
     stage: str
     failures: int
     responses: int
-    says: str
-    aim: float | None = None
-    """Updates per CPU-second, as a multiple of TRL's, aimed for with prompts of `AIM_PROMPT` tokens."""
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -46,25 +43,22 @@ class Case(NamedTuple):
         return self.failures * (2 * len(self.pairs) or self.responses)
 
 
-AIM_PROMPT = 384
 CASES: Mapping[str, Case] = MappingProxyType(
     {
-        "sft-1": Case("sft", 4, 1, "SFT, four failures with one text each"),
-        "sft-4": Case("sft", 1, 4, "SFT, a failure with four texts"),
-        "reward-1": Case("reward", 1, 2, "reward model, a pair", 1.8),
-        "reward-4": Case("reward", 1, 4, "reward model, the four pairs of two good and two bad texts", 4.0),
-        "dpo-1": Case("dpo", 1, 2, "DPO, a pair", 1.8),
-        "dpo-4": Case("dpo", 1, 4, "DPO, the four pairs of two good and two bad texts", 4.0),
-        "grpo-8": Case("grpo", 1, 8, "GRPO, a group of eight", 4.0),
-        "ppo-1": Case("ppo", 4, 1, "PPO, four failures with one response each"),
-        "ppo-4": Case("ppo", 1, 4, "PPO, a failure with four responses", 4.0),
+        "sft-1": Case("sft", 4, 1),
+        "sft-4": Case("sft", 1, 4),
+        "reward-1": Case("reward", 1, 2),
+        "reward-4": Case("reward", 1, 4),
+        "dpo-1": Case("dpo", 1, 2),
+        "dpo-4": Case("dpo", 1, 4),
+        "grpo-8": Case("grpo", 1, 8),
+        "ppo-1": Case("ppo", 4, 1),
+        "ppo-4": Case("ppo", 1, 4),
     }
 )
 
 
 class Sizes(NamedTuple):
-    """Sizes of a measurement."""
-
     case: str
     prompt: int
     response: int
@@ -78,8 +72,6 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Input of one side."""
-
     sizes: Sizes
     experiment: Experiment
     prompts: list[list[int]]
@@ -93,7 +85,6 @@ class Work(NamedTuple):
 
     @property
     def settings(self) -> Any:
-        """The stage's section of the config."""
         return getattr(self.experiment.train, self.case.stage)
 
 

@@ -23,8 +23,6 @@ def used_seconds() -> float:
 
 
 class Ready(NamedTuple):
-    """Loaded trainer."""
-
     language_model: Any
     """The model that samples responses."""
     train: Callable[["Laps"], list[float]]
@@ -34,8 +32,6 @@ class Ready(NamedTuple):
 
 
 class Lap(NamedTuple):
-    """CPU seconds of an update."""
-
     all: float
     """Without the check of the first batch."""
     sampling: float
@@ -43,8 +39,6 @@ class Lap(NamedTuple):
 
 
 class Laps:
-    """CPU time of updates and of their parts, user and system."""
-
     def __init__(self) -> None:
         self.laps: list[Lap] = []
         self.begun = False
@@ -55,7 +49,6 @@ class Laps:
         self.begun = True
 
     def end(self) -> None:
-        """End an update."""
         seconds = used_seconds() - self._start
         sampling, check = self._parts["sampling"], self._parts["check"]
         self.laps.append(Lap(seconds - check, sampling, check))
@@ -75,8 +68,6 @@ class Laps:
 
 
 class StepLaps(TrainerCallback):  # type: ignore[misc]
-    """Laps of a trainer of transformers."""
-
     def __init__(self, laps: Laps) -> None:
         self._laps = laps
 
@@ -90,8 +81,6 @@ class StepLaps(TrainerCallback):  # type: ignore[misc]
 
 
 class Resident(NamedTuple):
-    """Resident bytes of this process."""
-
     now: int
     peak: int
 

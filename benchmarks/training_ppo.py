@@ -17,7 +17,6 @@ from train.rl.ppo import CLIP, GAMMA, LAMBDA, VALUE_WEIGHT
 
 
 def load_trl_ppo(work: Work) -> Ready:
-    """Load TRL's trainer."""
     from trl.experimental.ppo import PPOTrainer
 
     policy, value, reward = _policy(work), _scorer(work), _scorer(work)

@@ -26,7 +26,6 @@ from train.trainer import run_trainer
 
 
 def load_stage(work: Work) -> Ready:
-    """Load the stage of the case."""
     return {"ppo": _ppo, "grpo": _grpo}.get(work.case.stage, supervised)(work)
 
 
@@ -36,7 +35,6 @@ def share_of_even_tokens(tokens: Sequence[int]) -> float:
 
 
 def rows(work: Work) -> Iterator[Sample | SamplePair]:
-    """Yield the samples or pairs of the case."""
     for prompt, responses in zip(work.prompts, work.responses, strict=True):
         texts = [Sample(prompt, response) for response in responses]
         pairs = [SamplePair(texts[better], texts[worse]) for better, worse in work.case.pairs]
@@ -59,7 +57,6 @@ def supervised(work: Work) -> Ready:
 
 
 def groups_of(work: Work) -> Groups:
-    """Return the texts or pairs of the case, by prompt."""
     return Groups(list(rows(work)), work.experiment.train.micro_batch_tokens)
 
 

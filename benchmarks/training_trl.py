@@ -22,7 +22,6 @@ from train.trainer import trainer_settings
 
 
 def load_trl(work: Work) -> Ready:
-    """Load the trainer of the case's stage."""
     torch.manual_seed(work.experiment.seed)
     return _grpo(work) if work.case.stage == "grpo" else supervised(on_trl(work))
 

@@ -39,7 +39,6 @@ _SMALL = (
 
 
 def pieces(bench: Bench) -> Iterator[Piece]:
-    """Yield a piece for each device; the stages of one continue where they were stopped."""
     devices = ("cuda", "cpu") if bench.on_gpu else ("cpu",)
     for device in devices:
         yield Piece(f"demo/{device}", partial(_work, bench, device))

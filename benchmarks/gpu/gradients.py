@@ -39,8 +39,6 @@ _STAGES = ("sft", "reward", "dpo", "ppo", "grpo")
 
 
 class _Loss(NamedTuple):
-    """A stage's loss on one batch."""
-
     parameters: list[nn.Parameter]
     value: Callable[[], float]
     """Compute the loss, and add to the gradients."""
@@ -49,7 +47,6 @@ class _Loss(NamedTuple):
 
 
 def pieces(bench: Bench) -> Iterator[Piece]:
-    """Yield a piece for each stage and kind of base."""
     for quantization in ("none", "nf4"):
         for stage in _STAGES:
             yield Piece(f"gradients/{stage}, base {quantization}", partial(_work, bench, stage, quantization))

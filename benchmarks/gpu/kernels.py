@@ -20,7 +20,6 @@ _BLOCK = 64
 
 
 def pieces(bench: Bench) -> Iterator[Piece]:
-    """Yield a piece for each shape of a matrix and number of rows that it is multiplied by."""
     wide = 4096 if bench.on_gpu else 256
     for outputs, inputs in ((wide, wide), (wide * 4, wide), (wide, wide * 4)):
         for rows in (1, 128):

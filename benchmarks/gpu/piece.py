@@ -17,8 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 
 class Result(NamedTuple):
-    """What came of a piece."""
-
     cells: Sequence[str]
     seconds: float
     device: str
@@ -48,7 +46,6 @@ class Bench:
         return f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[1] / 2**30:.0f} GiB"
 
     def run(self, piece: Piece) -> Result:
-        """Run a piece and store its result; a fault is a result, too."""
         began, fault, cells = time.monotonic(), "", list[str]()
         try:
             cells = list(piece.work())
@@ -62,7 +59,6 @@ class Bench:
         return result
 
     def result(self, name: str) -> Result | None:
-        """Return the result of a piece on this device."""
         path = self._path(name)
         result = Result(**json.loads(path.read_text())) if path.is_file() else None
         return result if result and result.device == self.device_name else None

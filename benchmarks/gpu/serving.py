@@ -31,7 +31,6 @@ _ROOM = "You see a cabinet 1, a drawer 2, a shelf 3 and a countertop 4. " * 24
 
 
 def pieces(bench: Bench) -> Iterator[Piece]:
-    """Yield a piece for each server and number of clients."""
     for server in ("retroformer", *(["vllm"] if importlib.util.find_spec("vllm") else [])):
         for clients in (1, 16, 64) if bench.on_gpu else (1, 4):
             yield Piece(f"serving/{server}, {clients} clients", partial(_work, bench, server, clients))
@@ -46,7 +45,6 @@ def _work(bench: Bench, server: str, clients: int) -> tuple[str, ...]:
 
 
 async def _load(url: str, model: str, clients: int, seconds: float) -> tuple[list[float], float]:
-    """Return how long each request took, and how long all of them took together."""
     times = list[float]()
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=clients)) as client:
 

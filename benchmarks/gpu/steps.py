@@ -36,7 +36,6 @@ _STAGES = ("sft", "reward", "ppo", "dpo", "grpo")
 
 
 def pieces(bench: Bench) -> Iterator[Piece]:
-    """Yield a piece for each model, stage and length."""
     for model in SHAPES:
         for tokens in (2048, 4096, 8192, 16384) if bench.on_gpu else (64, 128):
             for stage in _STAGES:

@@ -16,7 +16,6 @@ NOTE = (
 
 
 def pieces(bench: Bench) -> Iterator[Piece]:
-    """Yield a piece for each case and length of the prompt."""
     cases, prompts = (("ppo-4", "sft-4", "reward-4"), (384, 1500)) if bench.on_gpu else (("sft-4",), (32,))
     for case in cases:
         for prompt in prompts:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.training import GIB, Figures, measure, require_equal_work, row, verdict
+from benchmarks.training import GIB, Figures, measure, require_equal_work, row
 from benchmarks.training_cases import CASES, Sizes, Work, prepare, read_work
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -68,10 +68,6 @@ def test_figures_are_medians_and_ratios_are_of_updates_and_of_memory(sizes: Size
     large = sizes._replace(case="ppo-4", prompt=384)
     assert row(large, OURS, TRL) == (
         "| ppo-4 | 384 | 2.00 | 10.00 | **5.00** | 0.50, 0.75 | 0.50, 1.00, **0.50** | 2.00, 4.00, **0.50** |"
-    )
-    assert verdict(large, OURS, TRL) == (
-        "ppo-4 (PPO, a failure with four responses), 384 tokens: memory over the loaded model 0.50 of TRL's "
-        "(MISSES the aim of 0.4), 5.00 times TRL's updates a CPU-second (meets the aim of 4.0)"
     )
 
 

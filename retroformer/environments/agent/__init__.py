@@ -14,11 +14,11 @@ from retroformer.config.sections.base import Section as ConfigSection
 from retroformer.config.user_code import function_of, module_files
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
-from retroformer.environments.extras import ActorKind, ActorParts, Extras
+from retroformer.environments.extras import ActorKind, Extras
 from retroformer.environments.section import EnvironmentSection
 from retroformer.environments.tasksets import RowTaskset, not_reset, opening_of, read_tasks, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
-from retroformer.method.protocols import Actor, Move, Scene
+from retroformer.method.protocols import Move, Scene
 from retroformer.method.records import Task, Transition
 from retroformer.run.provenance import numbered_sha256
 
@@ -76,8 +76,6 @@ class AgentSection(EnvironmentSection):
 
 
 class AgentEnvironment:
-    """Episodes of one attempt each."""
-
     def __init__(self, tasks: Mapping[str, dict[str, Any]], agent: Caller, score: Score | None) -> None:
         self._tasks, self._agent, self._score = tasks, agent, score
         self._task: dict[str, Any] | None = None
@@ -109,7 +107,7 @@ class AgentEnvironment:
         )
 
 
-class AdviceCarrier:
+class AdviceActor:
     """Actor whose only action is the advice in its memory."""
 
     async def act(self, scene: Scene) -> Move:
@@ -122,8 +120,6 @@ Section = AgentSection
 
 
 def taskset(section: AgentSection, seed: int = 0) -> RowTaskset[dict[str, Any]]:
-    """Return the tasks that a section describes."""
-
     def build(tasks: Mapping[str, dict[str, Any]]) -> AgentEnvironment:
         score = None if section.score is None else function_of(section.score)
         return AgentEnvironment(tasks, _caller(section), score)
@@ -139,10 +135,6 @@ def _caller(section: AgentSection) -> Caller:
     if source.url is not None:
         return HttpAgent(source.url.secret_url(), section.timeout_seconds)
     return Function(function_of(source.python or ""))
-
-
-def _advice_carrier(parts: ActorParts) -> Actor:
-    return AdviceCarrier()
 
 
 def _require_agent(section: AgentSection) -> None:
@@ -166,7 +158,9 @@ def _versions(section: AgentSection) -> dict[str, str]:
 
 
 extras = Extras(
-    actors={"agent": ActorKind(_advice_carrier, asks_model=False, reads_pack=False, reads_last_attempt=False)},
+    actors={
+        "agent": ActorKind(lambda parts: AdviceActor(), asks_model=False, reads_pack=False, reads_last_attempt=False)
+    },
     plays_text=False,
     require_machine=_require_agent,
     tool_versions=_versions,

@@ -38,7 +38,6 @@ _LOOK_SECONDS = 1.0
 
 
 def shortened(words: str) -> str:
-    """Return the beginning of an agent's output on one line."""
     return " ".join(words.split())[:_SHOWN]
 
 
@@ -47,8 +46,6 @@ Caller = Callable[[dict[str, Any], str], Any]
 
 
 class Function:
-    """Python function in this process."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._loop = asyncio.Runner()
@@ -58,20 +55,18 @@ class Function:
         try:
             # A copy: an attempt may change its task.
             result = self._function(copy.deepcopy(task), advice=advice)
-            return self._loop.run(_awaited(result)) if inspect.isawaitable(result) else result
+            return self._loop.run(_await(result)) if inspect.isawaitable(result) else result
         except EnvironmentFailure:
             raise
         except BaseException as error:  # Foreign code: whatever it raises, SystemExit too, belongs to this attempt.
             raise EnvironmentFailure(f"The agent raised {type(error).__name__}: {shortened(str(error))}.") from error
 
 
-async def _awaited(result: Any) -> Any:
+async def _await(result: Any) -> Any:
     return await result
 
 
 class HttpAgent:
-    """HTTP service that plays one attempt per POST request."""
-
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self._url, self._timeout = url, timeout_seconds
 
@@ -160,8 +155,6 @@ class Program:
 
 
 class _Running:
-    """A process of the program."""
-
     def __init__(self, command: tuple[str, ...]) -> None:
         """Start it. Raises EnvironmentFailure."""
         self.answered = False
@@ -223,24 +216,21 @@ class _Running:
         return line
 
     def unread(self) -> str:
-        """Return what the process has written beyond its last answer."""
         if select.select([self._stdout], [], [], 0)[0]:
             self._received += os.read(self._stdout, _PART_BYTES)
         return self._received.decode(errors="replace").strip()
 
     def ended(self) -> EnvironmentFailure:
-        """Return the error that says how the process ended, with its last words."""
+        """Return the error that says how the process ended, with the last line of its errors."""
         status = _kill(self._process)
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        words = self._last_errors().decode(errors="replace").strip().splitlines()
-        return EnvironmentFailure(f"The agent {how} before it answered: {shortened(words[-1] if words else 'no word')}")
+        lines = self._last_errors().decode(errors="replace").strip().splitlines()
+        return EnvironmentFailure(f"The agent {how} before it answered: {shortened(lines[-1] if lines else 'no word')}")
 
     def stop(self) -> None:
-        """Kill the process with everything that it started."""
         self._stopping()
 
     def _last_errors(self) -> bytes:
-        """Return the end of what the process has written to standard error."""
         file = self._errors.fileno()
         return os.pread(file, _PART_BYTES, max(0, os.fstat(file).st_size - _PART_BYTES))
 

@@ -66,8 +66,6 @@ TOO_LONG = f"The program is longer than {_PROGRAM_CHARACTERS} characters, so it 
 
 
 class ProgrammingEnvironment:
-    """Episodes with one problem each."""
-
     def __init__(
         self, problems: Mapping[str, Problem], own_tests: int, max_steps: int, limits: Limits, seed: int
     ) -> None:
@@ -145,9 +143,7 @@ def _report(own: tuple[CheckedTest, ...]) -> str:
 
 def own_tests_passed(answer: str) -> bool | None:
     """Return True if the answer to a program says that the agent's own tests passed; None if it had no tests."""
-    if not answer.startswith(f"{TESTS_PASSED}\n"):
-        return None
-    return answer.endswith(f"\n{TESTS_FAILED}\n{NONE}")
+    return answer.endswith(f"\n{TESTS_FAILED}\n{NONE}") if answer.startswith(f"{TESTS_PASSED}\n") else None
 
 
 def language_of(opening: str) -> str:
@@ -183,8 +179,6 @@ def own_results(observation: str) -> Counter[str]:
 
 
 class ProgrammingTaskset:
-    """Taskset of the problems of one set."""
-
     def __init__(self, section: Programming, seed: int) -> None:
         self._section, self._seed = section, seed
 
@@ -248,7 +242,6 @@ class OwnTestsChapter:
         """Number of attempts by (own tests passed, solution right), for each group and language."""
 
     def add(self, facts: TaskFacts) -> None:
-        """Count the attempts at one task."""
         if facts.first is not None:
             self._count(_FIRST, facts.first)
         for arm in self._arms:
@@ -275,15 +268,6 @@ class OwnTestsChapter:
 
 
 def _rates(counts: Counter[tuple[bool | None, bool]]) -> list[Cell]:
-    true_positive, false_positive = counts[True, True], counts[True, False]
-    false_negative, true_negative = counts[False, True], counts[False, False]
-    passed, failed = true_positive + false_positive, false_negative + true_negative
-    return [
-        share(passed + failed, counts.total()),
-        share(true_positive, passed),
-        share(false_positive, passed),
-        share(false_negative, failed),
-        share(true_negative, failed),
-        share(true_positive, true_positive + false_negative),
-        share(true_negative, true_negative + false_positive),
-    ]
+    tp, fp, fn, tn = (counts[passed, right] for passed in (True, False) for right in (True, False))
+    shares = [(tp, tp + fp), (fp, tp + fp), (fn, fn + tn), (tn, fn + tn), (tp, tp + fn), (tn, tn + fp)]
+    return [share(*pair) for pair in ((tp + fp + fn + tn, counts.total()), *shares)]

@@ -96,7 +96,6 @@ def _lines(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
 
 
 def _whole(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
-    """Return the problems of a file that is one JSON array."""
     rows = parse_json(read_text(path, _FILE_BYTES), str(path))
     if not isinstance(rows, list):
         raise MissingInput(f"{path} cannot be read as problems (it is no list): {_WANTED}.")

@@ -29,8 +29,6 @@ def printable(text: str) -> str:
 
 
 class CheckedTest(Record):
-    """Test with its result."""
-
     test: str
     verdict: Verdict
     output: str = ""
@@ -69,8 +67,6 @@ Language = Literal["python", "rust"]
 
 
 class Problem(Record):
-    """Problem with one function to write."""
-
     id: str
     language: Language
     prompt: str
@@ -111,8 +107,6 @@ def _body_indent(prompt: str) -> str:
 
 
 class ProblemSet(Record):
-    """Problems from one source."""
-
     name: str
     licence: str
     may_train: bool

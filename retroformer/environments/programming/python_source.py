@@ -38,7 +38,6 @@ def defined(code: str) -> set[str]:
 
 
 def called(node: ast.AST) -> set[str]:
-    """Return the names of the functions that are called in this node by plain name."""
     return {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
 
 

@@ -44,8 +44,6 @@ class _Toolchain(NamedTuple):
 
 
 class _RunResult(NamedTuple):
-    """Result of a run of a program."""
-
     code: int
     seconds: float
     late: bool
@@ -154,7 +152,7 @@ def _own(test: str, name: str) -> RustTest:
 
 @lru_cache(maxsize=4096)
 def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple[str, ...]:
-    """Return the expected values as text, computed where the judged code never runs. Raises ValueError, _Broken."""
+    """Return the expected values as text, computed apart from the judged code. Raises ValueError, _JailFailure."""
     if not tests:
         return ()
     values = [(test.value, rust_source.type_of(test.call, entry_point, kind)) for test in tests]
@@ -170,7 +168,7 @@ def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple
 
 
 def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_RunResult]:
-    """Compile, and on success run once for each list of arguments. Raises _Broken."""
+    """Compile, and on success run once for each list of arguments. Raises _JailFailure."""
     tools = _toolchain()
     output, path = f"{BUILD}/program", f"{BUILD}/{rust_source.PROGRAM}"
     compiler = [tools.compiler, *_FLAGS, *flags, "-o", output, path]
@@ -207,7 +205,6 @@ def _judged(ran: _RunResult, expected: str, limits: Limits) -> tuple[Verdict, st
 
 
 def _errors(ran: _RunResult) -> str:
-    """Return the first lines of the error output."""
     lines = [line.strip() for line in ran.errors.decode(errors="replace").splitlines()]
     message = printable("\n".join([line for line in lines if line and not line.startswith("note: ")][:3]))[:_SHOWN]
     return message or ("it took too long" if ran.late else f"it ended with status {ran.code} and said nothing")

@@ -7,6 +7,9 @@ time, so exiting, panicking or a custom `PartialEq` cannot make an answer right.
 """
 
 import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from retroformer.environments.programming.jail.supervisor import ANSWER_DESCRIPTOR
@@ -84,20 +87,31 @@ def parse_check(test: str, entry_point: str) -> RustTest:
 
 def _operators(text: str) -> list[tuple[str, int]]:
     """Return comparison and similar operators outside all brackets, with their positions."""
-    operators = []
-    at = 0
+    operators, end = list[tuple[str, int]](), 0
+    for at, _, closing in _scan(text):
+        if at >= end and not closing and (match := _OPERATORS.match(text, at)):
+            operators.append((match[0], at))
+            end = match.end()
+    return operators
+
+
+def _scan(text: str, at: int = 0) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield each character outside strings and comments, with its position and the brackets that are open after it.
+
+    An open bracket is given as the one that closes it. A closing bracket that does not match is like any character.
+    """
+    closing: list[str] = []
     while at < len(text):
         after = _skip(text, at)
         if after > at:
             at = after
-        elif text[at] in _CLOSING:
-            at = (_closing(text, at) or len(text)) + 1
-        elif match := _OPERATORS.match(text, at):
-            operators.append((match[0], at))
-            at = match.end()
-        else:
-            at += 1
-    return operators
+            continue
+        if text[at] in _CLOSING:
+            closing.append(_CLOSING[text[at]])
+        elif closing and text[at] == closing[-1]:
+            closing.pop()
+        yield at, text[at], closing
+        at += 1
 
 
 def _skip(text: str, at: int) -> int:
@@ -128,56 +142,20 @@ def _endless(text: str) -> int:
 
 def _closing(text: str, start: int) -> int | None:
     """Return the position of the bracket that closes the one at `start`."""
-    expected: list[str] = []
-    at = start
-    while at < len(text):
-        after = _skip(text, at)
-        if after > at:
-            at = after
-            continue
-        character = text[at]
-        if character in _CLOSING:
-            expected.append(_CLOSING[character])
-        elif expected and character == expected[-1]:
-            expected.pop()
-            if not expected:
-                return at
-        at += 1
-    return None
+    return next((at for at, _, closing in _scan(text, start) if not closing), None)
 
 
 def _arguments(text: str) -> list[str]:
     """Split at the commas outside all brackets."""
-    parts, start, at = [], 0, 0
-    while at < len(text):
-        after = _skip(text, at)
-        if after > at:
-            at = after
-            continue
-        if text[at] in _CLOSING:
-            at = _closing(text, at) or len(text)
-        elif text[at] == ",":
-            parts.append(text[start:at])
-            start = at + 1
-        at += 1
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+    commas = [at for at, character, closing in _scan(text) if character == "," and not closing]
+    parts = (text[start + 1 : end] for start, end in pairwise([-1, *commas, len(text)]))
+    return [part.strip() for part in parts if part.strip()]
 
 
 def completed(program: str) -> str:
     """Return the program with its open brackets closed: some completions stop before the last one."""
-    closing: list[str] = []
-    at = 0
-    while at < len(program):
-        after = _skip(program, at)
-        if after > at:
-            at = after
-            continue
-        if program[at] in _CLOSING:
-            closing.append(_CLOSING[program[at]])
-        elif closing and program[at] == closing[-1]:
-            closing.pop()
-        at += 1
-    return program + "\n" + "".join(reversed(closing)) if closing else program
+    closing = next((closing for _, _, closing in deque(_scan(program), maxlen=1)), None)
+    return f"{program}\n{''.join(reversed(closing))}" if closing else program
 
 
 def result_type(signature: str, entry_point: str) -> str:

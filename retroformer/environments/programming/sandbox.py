@@ -4,8 +4,8 @@ Needs Linux 5.12 or newer on x86-64 or ARM64, and user namespaces; if something 
 """
 
 import atexit
+import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -166,34 +166,15 @@ def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _collect(results: socket.socket, seconds: float) -> JailOutcome:
-    end = time.monotonic() + seconds
-    received = bytearray()
+    end, received = time.monotonic() + seconds, bytearray()
     reports: list[Report] = []
-    while True:
-        ready, _, _ = select.select([results], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
-            return JailOutcome(reports, late=True)
-        part = results.recv(1 << 16)
-        received += part
-        if not part or len(received) > _REPORT_BYTES:
-            return JailOutcome(reports, late=False)
-        while report := _next(received):
-            reports.append(report)
-            if report[0] == "done":
-                return JailOutcome(reports, late=False)
-
-
-def _next(received: bytearray) -> Report | None:
-    """Remove and return one complete report from the received bytes, if there is one."""
-    length = int.from_bytes(received[:4], "big")
-    if len(received) < 4 or len(received) < 4 + length:
-        return None
-    try:
-        report = wire.decode(bytes(received[4 : 4 + length]))
-    except wire.Unreadable:
-        report = ()
-    del received[: 4 + length]
-    return report if isinstance(report, tuple) and report else ("unreadable",)
+    with contextlib.suppress(EOFError, wire.Unreadable):
+        while not reports or reports[-1][0] != "done":
+            try:
+                reports.append(wire.receive_until(end, results, _REPORT_BYTES, received))
+            except TimeoutError:
+                return JailOutcome(reports, late=True)
+    return JailOutcome(reports, late=False)
 
 
 class _ForkServer:
@@ -216,18 +197,18 @@ class _ForkServer:
         if self._control is not None:
             # After a fork: the fork server belongs to the parent.
             self._control.close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        own_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_end:
             bare = [sys.executable, "-S", "-s", "-P", "-X", "utf8", "-c", _START]
             self._process = subprocess.Popen(
                 [*bare, str(_JAIL / "__init__.py"), str(_JAIL)],
-                stdin=theirs.fileno(),
+                stdin=server_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
                 cwd="/",
                 start_new_session=True,
             )
-        self._control, self._owner = ours, os.getpid()
+        self._control, self._owner = own_end, os.getpid()
 
     def close(self) -> None:
         """Stop it; the next job starts another."""

@@ -268,7 +268,6 @@ class IndexWriter:
             self._flush()
 
     def finish(self) -> None:
-        """Write the postings that are still in memory."""
         self._flush()
         order = sorted(range(len(self._names)), key=self._names.__getitem__)
         places = np.empty(len(order), dtype=np.uint32)
@@ -284,8 +283,6 @@ class IndexWriter:
 
 
 class SearchIndex:
-    """Searchable index of the documents of a database."""
-
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         codes, average, self._documents = database.execute("SELECT code, average, documents FROM length").fetchone()

@@ -68,7 +68,6 @@ class Shop:
         return tuple(self._database.execute(find, (number,)).fetchone()[0] for number in self.index.search(keywords))
 
     def nouns(self, item: Product) -> tuple[str, ...]:
-        """Return the nouns of a product's title."""
         tagged = self._title_nouns.get(item.asin)
         return approximate_nouns(item.title) if tagged is None else tuple(tagged)
 

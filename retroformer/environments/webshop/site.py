@@ -46,8 +46,6 @@ class Button:
 
 
 class SiteAnswer(NamedTuple):
-    """Answer of a site to an action."""
-
     observation: str
     reward: float = 0.0
     bought: bool = False
@@ -75,7 +73,6 @@ class ReactSite:
         self._open_search()
 
     def show(self) -> str:
-        """Return the text of the page."""
         address, first = f"{self._query}/1/{self._options}", self._place == "search"
         shown, texts, links = "", 0, 0
         for node in self._page:

@@ -31,7 +31,7 @@ def serve(channel: socket.socket, source: str) -> None:
     try:
         exec(compile(source, _FILE, "exec"), module.__dict__)
     except BaseException as error:
-        wire.send(channel, ("raised", *_described(error)))
+        wire.send(channel, ("raised", *_describe(error)))
         return
     wire.send(channel, ("loaded",))
     while True:
@@ -43,15 +43,15 @@ def serve(channel: socket.socket, source: str) -> None:
                 else value
                 for value in arguments
             ]
-            value = _done(module if target is None else target, name, arguments, keywords)
+            value = _call(module if target is None else target, name, arguments, keywords)
             changed = [value if isinstance(value, _MUTABLE) else None for value in arguments]
             answer = wire.encode(("value", value, changed), refer)
         except BaseException as error:
-            answer = wire.encode(("raised", *_described(error)))
+            answer = wire.encode(("raised", *_describe(error)))
         channel.sendall(len(answer).to_bytes(4, "big") + answer)
 
 
-def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:
+def _call(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:
     """Return the value of a call of the target's attribute, or of an operation on the attribute itself."""
     if name == wire.GET:
         return getattr(target, *arguments)
@@ -63,7 +63,7 @@ def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]
     return getattr(target, name)(*arguments, **keywords)
 
 
-def _described(error: BaseException) -> tuple[str, str]:
+def _describe(error: BaseException) -> tuple[str, str]:
     """Return the exception's type and text, with the last line of the judged code in its traceback."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__

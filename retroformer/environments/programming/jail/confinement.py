@@ -156,7 +156,7 @@ def _map_root() -> None:
         raise OSError(code, f"mapping users: {os.strerror(code)}")
 
 
-def renounce(limits: JailLimits, processes: bool = False, programs: bool = False) -> None:
+def drop_rights(limits: JailLimits, processes: bool = False, programs: bool = False) -> None:
     """Become nobody without any rights, under these limits and the system call filter. Raises OSError.
 
     processes, programs: if true, it may start other processes, and execute other programs.
@@ -248,7 +248,6 @@ class ControlGroup:
             os.write(entry, b"0")
 
     def processes_killed(self) -> int:
-        """Return how many processes the kernel killed because the group used too much memory."""
         return sum(_kills(folder) for folder in self._folders)
 
     def remove(self) -> None:

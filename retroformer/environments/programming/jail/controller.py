@@ -5,7 +5,6 @@ see each other, each under a supervisor; so a test has no authority either, whoe
 """
 
 import os
-import select
 import signal
 import socket
 import time
@@ -13,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import linux, supervisor, tester, wire
-from .confinement import JailLimits, Setting, keep_only, renounce
+from .confinement import JailLimits, Setting, drop_rights, keep_only
 
 _JOB_BYTES = 1 << 28
 _REPORT_BYTES = 1 << 16
 _OWN_BYTES = 1 << 30
-_HIDDEN_PATIENCE = 2
+_HIDDEN_TIME_FACTOR = 2
 """Wall-clock time for all hidden tests together, as a multiple of the time for one test."""
 
 Result = tuple[str, str]
@@ -29,7 +28,7 @@ LATE: Result = ("late", "")
 
 def longest(wall_seconds: float, tests: int, hidden: bool) -> float:
     """Return the wall-clock limit in seconds for tests of which each may take `wall_seconds`."""
-    return _HIDDEN_PATIENCE * wall_seconds if hidden else tests * (wall_seconds + 1.0)
+    return _HIDDEN_TIME_FACTOR * wall_seconds if hidden else tests * (wall_seconds + 1.0)
 
 
 class Unconfined(Exception):
@@ -44,7 +43,7 @@ def run(job: int, results: socket.socket, setting: Setting) -> None:
         work = wire.decode(file.read(_JOB_BYTES))
     keep_only(candidates.fileno(), testers.fileno(), results.fileno())
     limits = setting["limits"]
-    renounce({**limits, "memory_bytes": _OWN_BYTES, "cpu_seconds": 10**6, "file_bytes": 0})
+    drop_rights({**limits, "memory_bytes": _OWN_BYTES, "cpu_seconds": 10**6, "file_bytes": 0})
     try:
         if work["kind"] == "commands":
             _commands(work, candidates, results, limits)
@@ -58,9 +57,9 @@ def run(job: int, results: socket.socket, setting: Setting) -> None:
 
 def _start_supervisor(setting: Setting, job: int, results: socket.socket) -> socket.socket:
     """Start a supervisor, the first process of its own process namespace. It never learns the job."""
-    orders, theirs = socket.socketpair()
+    orders, supervisor_end = socket.socketpair()
     if os.fork():
-        theirs.close()
+        supervisor_end.close()
         return orders
     # A process can create only one such namespace, so this one sits between controller and supervisor, and waits.
     try:
@@ -69,7 +68,7 @@ def _start_supervisor(setting: Setting, job: int, results: socket.socket) -> soc
         orders.close()
         linux.unshare("process")
         if os.fork() == 0:
-            supervisor.run(theirs, setting)
+            supervisor.run(supervisor_end, setting)
             os._exit(0)
         keep_only()
         os.wait()
@@ -78,7 +77,7 @@ def _start_supervisor(setting: Setting, job: int, results: socket.socket) -> soc
 
 
 def _commands(work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: JailLimits) -> None:
-    left = _HIDDEN_PATIENCE * limits["wall_seconds"]
+    left = _HIDDEN_TIME_FACTOR * limits["wall_seconds"]
     for index, step in enumerate(work["steps"]):
         start = time.monotonic()
         seconds = max(0.0, left) if step["needed"] and not step["compiling"] else None
@@ -122,10 +121,11 @@ class Controller:
     def _group(self, tests: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
         report: Result | None = None
         with self._start(tests) as source:
-            reports, deadline = _Reports(source), time.monotonic() + _HIDDEN_PATIENCE * self._limits["wall_seconds"]
+            received, deadline = bytearray(), time.monotonic() + _HIDDEN_TIME_FACTOR * self._limits["wall_seconds"]
             for test in tests:
                 try:
-                    report = reports.next(min(self._limits["wall_seconds"], deadline - time.monotonic()))
+                    left = min(self._limits["wall_seconds"], deadline - time.monotonic())
+                    report = _next_report(source, left, received)
                 except (EOFError, wire.Unreadable):
                     report = None
                 if report != PASSED:
@@ -150,7 +150,7 @@ class Controller:
         timeout = "timeout", f"no answer within {limit} s"
         if report == LATE:
             return timeout
-        if report == (tester.DIED, ""):
+        if report == (tester.ENDED, ""):
             return timeout if solution.out_of_time(limit) else ("crash", f"the program {solution} before it answered")
         if report is not None:
             return report
@@ -169,40 +169,16 @@ def _received(orders: socket.socket) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-class _Reports:
-    """Messages of a tester; with the agent's own tests they may be anything."""
-
-    def __init__(self, source: socket.socket) -> None:
-        self._source, self._received = source, bytearray()
-
-    def next(self, seconds: float) -> Result:
-        """Return the next report, or ("late", ""). Raises EOFError, Unreadable."""
-        end = time.monotonic() + seconds
-        while (report := self._complete()) is None:
-            ready, _, _ = select.select([self._source], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                return LATE
-            try:
-                part = self._source.recv(1 << 12)
-            except ConnectionError as error:
-                raise EOFError from error
-            if not part:
-                raise EOFError
-            self._received += part
-        return report
-
-    def _complete(self) -> Result | None:
-        end = 4 + int.from_bytes(self._received[:4], "big")
-        if end > _REPORT_BYTES:
-            raise wire.Unreadable("it is no report")
-        if len(self._received) < end:
-            return None
-        report = wire.decode(bytes(self._received[4:end]))
-        del self._received[:end]
-        match report:
-            case (("passed" | "wrong" | "crash" | "harness" | tester.DIED) as verdict, str(output)):
-                return verdict, output
-        raise wire.Unreadable("it is no report")
+def _next_report(source: socket.socket, seconds: float, received: bytearray) -> Result:
+    """Return a tester's next report; with the agent's own tests it may be anything. Raises EOFError, Unreadable."""
+    try:
+        report = wire.receive_until(time.monotonic() + seconds, source, _REPORT_BYTES, received)
+    except TimeoutError:
+        return LATE
+    match report:
+        case (("passed" | "wrong" | "crash" | "harness" | tester.ENDED) as verdict, str(output)):
+            return verdict, output
+    raise wire.Unreadable("it is no report")
 
 
 class ProcessEnd:

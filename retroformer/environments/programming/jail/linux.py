@@ -74,7 +74,6 @@ def forbid_inspection() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Forbid programs started by this process to gain rights."""
     _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "forbidding new privileges")
 
 
@@ -86,14 +85,12 @@ def drop_bounding_set() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     _check(libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "dropping capabilities")
 
 
 def name_host(name: str) -> None:
-    """Set the host name in this namespace."""
     _check(libc.sethostname(name.encode(), len(name)), "naming the host")
 
 

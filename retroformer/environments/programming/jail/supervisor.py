@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import candidate, confinement, linux, tester, wire
-from .confinement import JailLimits, Setting, keep_only, renounce
+from .confinement import JailLimits, Setting, drop_rights, keep_only
 
 _ORDER_BYTES = 1 << 26
 _ERROR_BYTES = 1 << 14
@@ -82,20 +82,20 @@ def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], No
 
     kept: files that it keeps, besides the pipe on which it confirms here that it is confined.
     """
-    status, theirs = os.pipe()
+    status, child_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
-            keep_only(*kept, theirs)
+            keep_only(*kept, child_end)
             confine()
         except BaseException as error:
-            os.write(theirs, f"{type(error).__name__}: {error}".encode()[:_SENTENCE_BYTES])
+            os.write(child_end, f"{type(error).__name__}: {error}".encode()[:_SENTENCE_BYTES])
             os._exit(1)
-        os.write(theirs, _CONFINED)
-        os.close(theirs)
+        os.write(child_end, _CONFINED)
+        os.close(child_end)
         foreign()
-    os.close(theirs)
+    os.close(child_end)
     confirmation = os.read(status, _SENTENCE_BYTES)
     os.close(status)
     if confirmation != _CONFINED:
@@ -105,28 +105,28 @@ def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], No
 
 
 def _start_solution(orders: socket.socket, source: str, limits: JailLimits) -> int:
-    ours, theirs = socket.socketpair()
+    own_end, child_end = socket.socketpair()
 
     def confine() -> None:
         confinement.fresh_work(limits["file_bytes"], limits["files"])
-        renounce(limits)
+        drop_rights(limits)
 
-    with ours, theirs:
-        child = _fork(confine, [theirs.fileno()], lambda: _run_to_end(lambda: candidate.serve(theirs, source)))
-        _hand_over(orders, ours)
+    with own_end, child_end:
+        child = _fork(confine, [child_end.fileno()], lambda: _run_to_end(lambda: candidate.serve(child_end, source)))
+        _hand_over(orders, own_end)
     return child
 
 
 def _start_tests(orders: socket.socket, work: dict[str, Any], limits: JailLimits) -> int:
     _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
-    ours, theirs = socket.socketpair()
-    with socket.socket(fileno=descriptor) as channel, ours, theirs:
+    own_end, child_end = socket.socketpair()
+    with socket.socket(fileno=descriptor) as channel, own_end, child_end:
         child = _fork(
-            lambda: renounce({**limits, "memory_bytes": tester.MEMORY_BYTES, "file_bytes": 0}),
-            [channel.fileno(), theirs.fileno()],
-            lambda: _run_to_end(tester.Tester(work, channel, theirs).run),
+            lambda: drop_rights({**limits, "memory_bytes": tester.MEMORY_BYTES, "file_bytes": 0}),
+            [channel.fileno(), child_end.fileno()],
+            lambda: _run_to_end(tester.Tester(work, channel, child_end).run),
         )
-        _hand_over(orders, ours)
+        _hand_over(orders, own_end)
     return child
 
 
@@ -167,7 +167,7 @@ def _command(
         confinement.fresh_work(limits["file_bytes"], limits["files"])
         if not compiling:
             linux.restrict_mount(confinement.BUILD, confinement.LOCKED)
-        renounce(limits, processes=compiling, programs=True)
+        drop_rights(limits, processes=compiling, programs=True)
 
     try:
         child = _fork(

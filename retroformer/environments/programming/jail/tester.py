@@ -18,7 +18,7 @@ SHOWN = 500
 """Maximum number of characters of a value or an exception in a report."""
 SEEN = "__seen__"
 """Name under which a test stores the value it checks."""
-DIED = "died"
+ENDED = "ended"
 """Report on a test during which the solution's process ended; the supervisor knows how it ended."""
 MEMORY_BYTES = 1 << 30
 """Address space limit: the largest answer, decoded, may be a hundred times as large as it was encoded."""
@@ -29,7 +29,7 @@ _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Exceptions that end a loop silently: raised by a solution, they must not end the test's loop."""
 
 
-class _Died(BaseException):
+class _Ended(BaseException):
     """Error: the solution no longer answers, or not readably."""
 
 
@@ -42,7 +42,7 @@ class Tester:
 
     def __init__(self, work: dict[str, Any], channel: socket.socket, reports: socket.socket) -> None:
         self._work, self._channel, self._reports = work, channel, reports
-        self._died = self._loaded = False
+        self._ended = self._loaded = False
         self._unreadable = self._unsendable = self._raised_text = ""
         self._raised: BaseException | None = None
 
@@ -78,17 +78,17 @@ class Tester:
         namespace |= {name: importlib.import_module(name) for name in test["modules"]}
         for name in test["names"]:
             if name == self._work["entry_point"] or name not in namespace:
-                namespace[name] = StandIn(name, self)
+                namespace[name] = RemoteFunction(name, self)
         exec(compile(test["code"], "<test>", "exec"), namespace)
 
     def call(self, target: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return the value of a function of the solution, or of one of its objects; raise its exception."""
-        if self._died:
-            raise _Died
+        if self._ended:
+            raise _Ended
         # A function of the solution, or a built-in type that a test passes, such as `int`, goes by its name.
         plain = [
-            wire.Named(value.name if isinstance(value, StandIn) else value.__name__)
-            if isinstance(value, StandIn | type)
+            wire.Named(value.name if isinstance(value, RemoteFunction) else value.__name__)
+            if isinstance(value, RemoteFunction | type)
             else value
             for value in arguments
         ]
@@ -98,24 +98,24 @@ class Tester:
             self._unsendable = str(error)
             raise
         except OSError as error:
-            self._died = True
-            raise _Died from error
+            self._ended = True
+            raise _Ended from error
         kind, *rest = self._answer()
         if kind == "raised":
             self._raise(*rest)
         if kind != "value" or len(rest[1]) != len(arguments):
             self._refuse("it is no answer to a call")
         value, changed = rest
-        for ours, theirs in zip(arguments, changed, strict=True):
-            _update(ours, theirs)
+        for argument, new in zip(arguments, changed, strict=True):
+            _update(argument, new)
         return value
 
     def _answer(self) -> Any:
         try:
             answer = wire.receive(self._channel, self._work["answer_bytes"], lambda index: Remote(index, self))
         except EOFError as error:
-            self._died = True
-            raise _Died from error
+            self._ended = True
+            raise _Ended from error
         except (wire.Unreadable, MemoryError) as error:
             self._refuse(str(error) or "it is too large")
         match answer:
@@ -127,7 +127,7 @@ class Tester:
 
     def _refuse(self, why: str) -> NoReturn:
         self._unreadable = why
-        raise _Died
+        raise _Ended
 
     def _raise(self, name: str, text: str) -> NoReturn:
         kind = getattr(builtins, name, None)
@@ -145,8 +145,8 @@ class Tester:
         """Return the test's verdict and output. Notes taken on the way take precedence over the test's own result."""
         if self._unsendable:
             return "harness", self._unsendable
-        if self._died:
-            return DIED, ""
+        if self._ended:
+            return ENDED, ""
         if self._unreadable:
             return "crash", f"the program's answer cannot be read: {self._unreadable}"
         if caught is None:
@@ -158,7 +158,7 @@ class Tester:
         return "wrong", f"{type(caught).__name__}: {_shown(caught)}"
 
 
-class StandIn:
+class RemoteFunction:
     """Function of the solution, called across processes."""
 
     def __init__(self, name: str, tester: Tester) -> None:
@@ -187,15 +187,15 @@ class Remote(wire.Reference):
         return self._tester.call(self, wire.CALL, arguments, keywords)
 
 
-def _update(ours: Any, theirs: Any) -> None:
+def _update(argument: Any, new: Any) -> None:
     """Copy the solution's changes to a list, dict, set or bytearray into the test's object."""
-    if type(ours) is not type(theirs) or ours == theirs:
+    if type(argument) is not type(new) or argument == new:
         return
-    if isinstance(ours, list | bytearray):
-        ours[:] = theirs
-    elif isinstance(ours, dict | set):
-        ours.clear()
-        ours.update(theirs)
+    if isinstance(argument, list | bytearray):
+        argument[:] = new
+    elif isinstance(argument, dict | set):
+        argument.clear()
+        argument.update(new)
 
 
 def _shown(value: object) -> str:

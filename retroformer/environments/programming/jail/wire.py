@@ -4,7 +4,9 @@ A reader gets exact built-in types whatever the writer sent, so no `__eq__` of t
 can make the reader import or call anything, or allocate more than a small multiple of the message's size.
 """
 
+import select
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from socket import socket
@@ -201,6 +203,28 @@ def receive(channel: socket, limit: int, resolve: Resolve = Reference, depth: in
     if length > limit:
         raise Unreadable(f"a value of {length} bytes is larger than the {limit} allowed")
     return decode(_exactly(channel, length), resolve, depth)
+
+
+def receive_until(end: float, channel: socket, limit: int, received: bytearray) -> Any:
+    """Receive one message as `receive` does, but before the monotonic time `end`; raises TimeoutError, too.
+
+    received: bytes that came in earlier calls beyond their messages.
+    """
+    while (size := _LENGTH.size + int.from_bytes(received[: _LENGTH.size], "big")) > len(received):
+        if size > limit:
+            raise Unreadable(f"a message of {size} bytes is larger than the {limit} allowed")
+        if not select.select([channel], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise TimeoutError
+        try:
+            part = channel.recv(1 << 16)
+        except ConnectionError as error:
+            raise EOFError from error
+        if not part:
+            raise EOFError
+        received += part
+    message = bytes(received[_LENGTH.size : size])
+    del received[:size]
+    return decode(message)
 
 
 def _exactly(channel: socket, count: int) -> bytes:
