@@ -97,7 +97,7 @@ def _grpo(work: Work) -> Ready:
     model, draw = _on_policy(work, None)
     optimizer, settings = make_optimizer(model, work.settings), work.settings
 
-    def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         return torch.tensor([share_of_even_tokens(tokens) for tokens in responses.tokens])
 
     def updates(laps: Laps) -> Iterator[object]:
