@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from retroformer.agents.attempt_result import as_trajectory, read_result, text_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAttempt, Origin
 from retroformer.cases.files import FORMATS, read_cases
-from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
+from retroformer.cases.traced import Omission, TracedAttempt, cases_of
 from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.conditions import check_imported, is_record_of_conditions, prompts_sha256
 from retroformer.config.experiment import Experiment
@@ -41,7 +41,7 @@ from retroformer.run.store.marks import Mark
 
 IMPORTERS = "retroformer.importers"
 """Entry point group of the formats of integrations and installed packages: NAME = "module:function", a `Reader`."""
-Reader = Callable[[Path, str | None, Any], Iterator[TracedAttempt | Case | Skipped]]
+Reader = Callable[[Path, str | None, Any], Iterator[TracedAttempt | Case | Omission]]
 """Reader of a format: gets a file or folder, the name of the score to use (None: the only one) and the config's section
 of the environment; yields attempts, which are grouped into cases, or cases, and an entry for everything left out.
 
@@ -76,7 +76,7 @@ def import_cases(
         skipped.clear()
         empty = True
         for entry in cases_of(_entries(experiment, path, name, score)):
-            if isinstance(entry, Skipped):
+            if isinstance(entry, Omission):
                 skipped[entry.reason] += 1
             else:
                 empty = False
@@ -99,7 +99,7 @@ def import_cases(
 
 def _entries(
     experiment: Experiment, path: Path, name: str | None, score: str | None
-) -> Iterator[TracedAttempt | Case | Skipped]:
+) -> Iterator[TracedAttempt | Case | Omission]:
     """Return what a reader yields. Raises ConfigError, MissingInput."""
     if name is None or name in FORMATS:
         if score is not None:

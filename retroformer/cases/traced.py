@@ -37,14 +37,14 @@ class TracedAttempt(Record):
     """Where the attempt was read, for errors, such as `Line 3 of traces.jsonl`."""
 
 
-class Skipped(Record):
+class Omission(Record):
     """An entry that is no attempt to learn from, such as one without a score; it is counted."""
 
     reason: str
     """Plural noun phrase, such as `traces without a score`."""
 
 
-def cases_of(entries: Iterable[TracedAttempt | Case | Skipped]) -> Iterator[Case | Skipped]:
+def cases_of(entries: Iterable[TracedAttempt | Case | Omission]) -> Iterator[Case | Omission]:
     """Yield cases and what was skipped as they come, then the attempts as cases, in the order of their first tasks.
 
     An attempt of score 1 without a retry teaches nothing and gives no case.

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask, Origin
-from retroformer.cases.traced import Skipped
+from retroformer.cases.traced import Omission
 from retroformer.config.arm_names import RECORDED
 from retroformer.endpoint.answers import strip_thinking
 from retroformer.environments.hotpotqa import taskset
@@ -90,7 +90,7 @@ Run = dict[tuple[str, int], LoggedAttempt]
 """Attempts of one run by question and trial."""
 
 
-def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
+def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Omission]:
     """Yield the cases of the logs, run by run and question by question.
 
     score: name of the return that rates an attempt; None: `f1_with_stop_words`.
@@ -109,9 +109,9 @@ def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped
         reason = why_unusable(text)
         if reason is None:
             duplicates = _join(runs, attempts(text, repr(name)))
-            yield from [Skipped(reason="records that another log has too")] * duplicates
+            yield from [Omission(reason="records that another log has too")] * duplicates
         else:
-            yield Skipped(reason=f"logs: {reason}")
+            yield Omission(reason=f"logs: {reason}")
     for number, run in enumerate(runs, start=1):
         reader = _RunReader(f"{RECORDED} {number}" if number > 1 else RECORDED, ids, rated_by)
         questions = defaultdict[str, list[LoggedAttempt]](list)
@@ -220,14 +220,14 @@ class _RunReader:
     def __init__(self, arm: str, ids: Mapping[str, str], rated_by: str) -> None:
         self._arm, self._ids, self._rated_by = arm, ids, rated_by
 
-    def cases(self, logged: list[LoggedAttempt]) -> Iterator[Case | Skipped]:
+    def cases(self, logged: list[LoggedAttempt]) -> Iterator[Case | Omission]:
         """Yield the cases of one question; after a success the logs only print it again."""
         played, solved = dict[int, tuple[LoggedAttempt, CaseAttempt]](), False
         for record in logged:
             if solved:
-                yield Skipped(reason="records of questions that were solved before")
+                yield Omission(reason="records of questions that were solved before")
             elif not record.steps:
-                yield Skipped(reason="records without a trajectory")
+                yield Omission(reason="records without a trajectory")
             else:
                 played[record.trial - 1] = record, self._attempt(record)
                 solved = played[record.trial - 1][1].outcome is Outcome.SUCCESS
@@ -242,7 +242,7 @@ class _RunReader:
                     yield self._case(record.question, trial, attempt, advice, retry)
                     continue
                 fault = "that were tried again without a new reflection" if retry else "without a next trial in the log"
-                yield Skipped(reason=f"failures {fault}")
+                yield Omission(reason=f"failures {fault}")
             if trial not in shown:
                 yield self._case(record.question, trial, attempt)
 

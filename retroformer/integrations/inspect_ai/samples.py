@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from retroformer.agents.messages import kept_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
-from retroformer.cases.traced import Skipped, TracedAttempt, advice_in
+from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
@@ -35,12 +35,12 @@ _LARGE_FIELDS = {"events", "events_data", "timelines"}
 """Fields of samples that can be large and hold nothing that an attempt needs."""
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Scores that Inspect writes as text: correct, partial, incorrect, no answer, and truth values."""
-_CRASHED = Skipped(reason="samples that ended in an error")
-_INVALID = Skipped(reason="samples that were invalidated")
-_UNSCORED = Skipped(reason="samples without a score")
+_CRASHED = Omission(reason="samples that ended in an error")
+_INVALID = Omission(reason="samples that were invalidated")
+_UNSCORED = Omission(reason="samples without a score")
 
 
-def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Skipped]:
+def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Omission]:
     """Yield the attempts of a log, or of all logs in a folder.
 
     Raises MissingInput: a log or sample cannot be read, or it has several scores and `score` names none.
@@ -85,7 +85,7 @@ def _refuse_damage(where: str) -> Iterator[None]:
         raise MissingInput(f"{where} is damaged ({what}): get a fresh copy.") from None
 
 
-def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str) -> TracedAttempt | Skipped:
+def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str) -> TracedAttempt | Omission:
     if sample.error is not None:
         return _CRASHED
     if sample.invalidation is not None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from retroformer.cases.case import Case, CaseAttempt, CaseTask, Score
-from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
+from retroformer.cases.traced import Omission, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.conversation import outer_spans, read_conversation
@@ -46,12 +46,12 @@ _SCORE_TYPE = FACTS["score"][1]
 _OBJECT = TypeAdapter(dict[str, Any])
 
 
-def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Skipped]:
+def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Omission]:
     """Yield the cases of a file or folder of OTLP traces. Raises MissingInput."""
     return cases_of(attempts_of(read_spans(path), score))
 
 
-def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[TracedAttempt | Omission]:
     """Yield the attempts of these spans, in order of time. A span that came twice counts once.
 
     Raises:
@@ -75,7 +75,7 @@ def _head(span: Span, known: Mapping[tuple[str, str], Span]) -> tuple[str, str]:
     return span.trace_id, naming[-1] if naming else ""
 
 
-def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: str | None) -> TracedAttempt | Skipped:
+def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: str | None) -> TracedAttempt | Omission:
     """Return the attempt that these spans, in order of time, are about."""
     facts: dict[str, Any] = {}
     for span in spans:
@@ -83,11 +83,11 @@ def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: s
     messages, steps, usage = read_conversation(spans, known)
     output = _first_text(spans, "output.value")
     if not (messages or steps or output):
-        return Skipped(reason="traces without a model call, a tool call or an output")
+        return Omission(reason="traces without a model call, a tool call or an output")
     score = _score(spans, facts, wanted)
     if score is None:
         in_error = " that ended in an error," if spans[0].failed else ""
-        return Skipped(reason=f"traces{in_error} without a score")
+        return Omission(reason=f"traces{in_error} without a score")
     asked = content_text(next((message.content for message in messages if message.role == "user"), None))
     task = facts.get("input") or asked or _first_text(spans, "input.value") or facts.get("task_id", "")
     return TracedAttempt(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from retroformer.agents.messages import kept_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
-from retroformer.cases.traced import Skipped, TracedAttempt, advice_in
+from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
 from retroformer.method.conversation import content_text
@@ -21,8 +21,8 @@ from retroformer.method.records import Tokens, Usage
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
-_CRASHED = Skipped(reason="rollouts that ended in an error")
-_UNSCORED = Skipped(reason="rollouts without a score of this name")
+_CRASHED = Omission(reason="rollouts that ended in an error")
+_UNSCORED = Omission(reason="rollouts without a score of this name")
 
 
 class _Tokens(BaseModel):
@@ -43,7 +43,7 @@ class _Rollout(BaseModel):
     token_usage: _Tokens | None = None
 
 
-def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Skipped]:
+def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Omission]:
     """Yield the attempts of a results file, or of all in a folder, in the order of their paths.
 
     `score` names a metric; by default the reward counts. Either must be from 0 to 1.
@@ -83,7 +83,7 @@ def _environment(file: Path) -> str:
 
 def _attempt(
     rollout: _Rollout, environment: str, wanted: str | None, order: int, where: str
-) -> TracedAttempt | Skipped:
+) -> TracedAttempt | Omission:
     if rollout.error:
         return _CRASHED
     value = rollout.reward if wanted in (None, "reward") else rollout.metrics.get(wanted or "")

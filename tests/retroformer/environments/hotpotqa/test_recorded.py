@@ -12,7 +12,7 @@ import pytest
 
 from retroformer.cases.case import Case
 from retroformer.cases.import_cases import import_cases
-from retroformer.cases.traced import Skipped
+from retroformer.cases.traced import Omission
 from retroformer.config.conditions import prompts_sha256
 from retroformer.config.experiment import Experiment
 from retroformer.config.storage import open_store
@@ -98,7 +98,7 @@ class Read(NamedTuple):
 
 def recorded(path: Path, score: str | None = None) -> Read:
     entries = list(read(path, score, Hotpotqa(name="hotpotqa", split="all")))
-    skipped = Counter(entry.reason for entry in entries if isinstance(entry, Skipped))
+    skipped = Counter(entry.reason for entry in entries if isinstance(entry, Omission))
     return Read([entry for entry in entries if isinstance(entry, Case)], dict(skipped))
 
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("inspect_ai")
 
 from retroformer.__main__ import main
-from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
+from retroformer.cases.traced import Omission, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
 from retroformer.integrations.inspect_ai import samples
 
@@ -107,7 +107,7 @@ def test_attempts_of_several_logs_are_in_the_order_of_the_logs(logs: Logs) -> No
 
 def test_a_crash_is_counted_and_never_a_failure(logs: Logs) -> None:
     entries = list(samples.read(logs.crashed))
-    assert [entry.reason for entry in entries if isinstance(entry, Skipped)] == ["samples that ended in an error"] * 2
+    assert [entry.reason for entry in entries if isinstance(entry, Omission)] == ["samples that ended in an error"] * 2
     assert len(entries) == 2
 
 
@@ -137,7 +137,7 @@ def test_a_scorer_or_a_part_of_it_is_chosen_by_name(log: Path, tmp_path: Path) -
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_sample_without_a_score_is_counted(log: Path, tmp_path: Path, value: float | None) -> None:
     path = changed(log, tmp_path, set_scores(**({} if value is None else {"right": value})))
-    assert [entry.reason for entry in samples.read(path) if isinstance(entry, Skipped)] == ["samples without a score"]
+    assert [entry.reason for entry in samples.read(path) if isinstance(entry, Omission)] == ["samples without a score"]
 
 
 def broken(field: str, value: Any) -> Callable[[Json], None]:

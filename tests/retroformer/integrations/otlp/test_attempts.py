@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("opentelemetry.proto")
 
 from retroformer.cases.case import Case
-from retroformer.cases.traced import Skipped, TracedAttempt, cases_of
+from retroformer.cases.traced import Omission, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
 from retroformer.integrations.otlp.attempts import attempts_of
 from retroformer.integrations.otlp.files import read_spans
@@ -20,13 +20,13 @@ CONVENTIONS = {"openinference": spans.openinference, "gen_ai": spans.gen_ai}
 def read_all(folder: Path, *exported: list[spans.Json], score: str | None = None) -> list[TracedAttempt]:
     path = spans.write_lines(folder / "traces.jsonl", [spans.request(members) for members in exported])
     entries = list(attempts_of(read_spans(path), score))
-    assert not [entry for entry in entries if isinstance(entry, Skipped)]
+    assert not [entry for entry in entries if isinstance(entry, Omission)]
     return [entry for entry in entries if isinstance(entry, TracedAttempt)]
 
 
 def skipped(folder: Path, *exported: list[spans.Json]) -> list[str]:
     path = spans.write_lines(folder / "traces.jsonl", [spans.request(members) for members in exported])
-    return [entry.reason for entry in attempts_of(read_spans(path)) if isinstance(entry, Skipped)]
+    return [entry.reason for entry in attempts_of(read_spans(path)) if isinstance(entry, Omission)]
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
