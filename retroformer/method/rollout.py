@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
 from retroformer.config.sections.base import CHAIN, Loop, RetryPlan
@@ -13,18 +13,10 @@ from retroformer.method.records import Ending, Memory, Outcome, Reflection, Step
 Result = TypeVar("Result")
 
 
-class PlayAttempt(Protocol):
-    """Play the task once with this memory, as candidate number `candidate` of trial number `trial`."""
-
-    def __call__(self, memory: Memory, trial: int, candidate: int) -> Awaitable[Trajectory]: ...
-
-
-class Reflect(Protocol):
-    """Reflect on a failure and write the advice for candidate number `candidate` of trial number `trial`."""
-
-    def __call__(
-        self, failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int
-    ) -> Awaitable[Reflection]: ...
+PlayAttempt = Callable[[Memory, int, int], Awaitable[Trajectory]]
+"""Function that plays the task once with a memory: (memory, trial, candidate)."""
+Reflect = Callable[[Trajectory, Memory, int, int, int], Awaitable[Reflection]]
+"""Function that writes the advice for a candidate: (failure, memory, trial, candidate, candidate of the failure)."""
 
 
 class FinishedAttempt(Protocol):
@@ -50,10 +42,8 @@ async def improve(
     """Run Retroformer's Algorithm 1 for one task: each failure is reflected on, and each reflection is tried.
 
     The first attempt reads `memory`. The loop stops at a success, after the last trial, and at an invalid retry: the
-    best candidate is unknown then, and a later run continues from here once it has the missing fact.
-
-    Raises:
-        InfrastructureFailure: a reflection could not be written.
+    best candidate is unknown then, and a later run continues from here once it has the missing fact. Raises
+    InfrastructureFailure if a reflection could not be written.
     """
     memories = {0: memory}
     trajectories = {0: await play(memory, 0, 0)}
@@ -110,11 +100,7 @@ def is_complete(
 ) -> bool:
     """Return True if every fact that `improve` needs for a task exists.
 
-    Args:
-        attempts: finished attempts by trial, candidate and repeat.
-        advised: trial and candidate of the reflections that have been written.
-        trials: number of attempts at the task, the first included.
-        plan: as in `improve`.
+    `attempts` are by trial, candidate and repeat, `advised` the trial and candidate of each reflection.
     """
     if (0, 0, 0) not in attempts:
         return False
@@ -180,11 +166,7 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
 
 
 async def _answer(episode: Episode, move: Move, before: Transition) -> Transition:
-    """Return what a move led to; its tools are those of the transition before if it lists none.
-
-    Raises:
-        EnvironmentFailure: the environment could not do the action.
-    """
+    """Return what a move led to, with the tools of the one before if it lists none. Raises EnvironmentFailure."""
     if move.refusal:
         refused = {"observation": move.refusal, "reward": 0.0, "steps": None, "usage": Usage()}
         return before.model_copy(update=refused)

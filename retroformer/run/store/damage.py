@@ -50,10 +50,7 @@ def checksum(row: Mapping[str, Any]) -> str:
 
 
 def check_facts(database: Database, experiment: str) -> None:
-    """Read all facts of an experiment once. Raises StoreError if some differ from what was stored.
-
-    It takes about a second for each 100 MB.
-    """
+    """Read all facts of an experiment once, 100 MB a second. Raises StoreError if some are not what was stored."""
     for fault in _faults(database, experiment):
         raise StoreError(
             f"The store {database.url} is damaged ({fault}): restore a copy of it, or save its undamaged facts into a "
@@ -84,7 +81,6 @@ def _faults(database: Database, experiment: str) -> Iterator[str]:
 
 
 def _faults_of_conditions(database: Database, experiment: str, used: Set[tuple[str, str]]) -> Iterator[str]:
-    """Compare the conditions of the arms, by hash, with those of their facts."""
     bound = dict(_rows(database, sa.select(ARMS.c.arm, ARMS.c.conditions_sha256).where(_of(ARMS, experiment))))
     for arm, sha256 in sorted(used):
         if bound.get(arm) != sha256:
@@ -117,10 +113,10 @@ _SMALLEST_ROW_BYTES = 100
 rows."""
 _ROWS_AT_ONCE = 500
 _ROW_NUMBER = "rowid_"
-_COPIED = (CONDITIONS.name, ARMS.name, TRAJECTORIES.name, REFLECTIONS.name, INVALIDS.name)
+_RECOVERED_TABLES = (CONDITIONS.name, ARMS.name, TRAJECTORIES.name, REFLECTIONS.name, INVALIDS.name)
 
 
-class Recovered(NamedTuple):
+class Recovery(NamedTuple):
     """Numbers of recovered facts, and the new file."""
 
     trajectories: int
@@ -128,13 +124,11 @@ class Recovered(NamedTuple):
     path: Path
 
 
-def recover(url: str | SecretUrl) -> Recovered:
+def recover(url: str | SecretUrl) -> Recovery:
     """Copy every readable fact of the SQLite file at `url` into a new file beside it. The old file is not changed.
 
-    Raises:
-        ConfigError: `url` is not the address of a SQLite file.
-        MissingInput: the file does not exist.
-        StoreError: nothing in it can be read, or the new file exists already or cannot be written.
+    Raises ConfigError if `url` names no SQLite file, MissingInput if there is none, and StoreError if nothing in it can
+    be read, or the new file exists or cannot be written.
     """
     damaged = _file(SecretUrl(url))
     saved = damaged.with_name(f"{damaged.stem}.recovered{damaged.suffix}")
@@ -153,7 +147,7 @@ def recover(url: str | SecretUrl) -> Recovered:
         raise StoreError(f"{saved} cannot be written ({error}): check the disk and run again.") from error
     finally:
         _remove(unfinished)
-    return Recovered(counts["trajectories"], counts["reflections"], saved)
+    return Recovery(counts["trajectories"], counts["reflections"], saved)
 
 
 def _file(url: SecretUrl) -> Path:
@@ -178,7 +172,7 @@ def _remove(database: Path) -> None:
 
 def _copy(damaged: Path, target: Path) -> dict[str, int]:
     """Copy readable rows into tables with the damaged file's definitions. Return their number by table."""
-    counts: dict[str, int] = dict.fromkeys(_COPIED, 0)
+    counts: dict[str, int] = dict.fromkeys(_RECOVERED_TABLES, 0)
     address = f"{damaged.resolve().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
         source.row_factory = sqlite3.Row
@@ -201,45 +195,28 @@ def _definitions(source: sqlite3.Connection) -> dict[str, str]:
         statements = dict(source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
     except sqlite3.DatabaseError:
         return {}
-    return {table: statements[table] for table in _COPIED if table in statements}
+    return {table: statements[table] for table in _RECOVERED_TABLES if table in statements}
 
 
 def _complete(path: Path) -> None:
     """Create the missing tables, and fill those that are derived from the facts."""
-
-    def fill(connection: sa.Connection) -> None:
-        _fill_arms(connection)
-        _fill_accounts(connection)
-
     url = sa.URL.create("sqlite", database=str(path)).render_as_string()
     with closing(Database(url)) as database:
-        database.write(fill)
+        database.write(_fill)
 
 
-def _fill_arms(connection: sa.Connection) -> None:
-    """Bind every unbound arm that has facts to the conditions of its facts."""
+def _fill(connection: sa.Connection) -> None:
+    """Bind each unbound arm to the conditions of its facts, and charge all usage to the empty accounts."""
     facts = sa.union(*(sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS)))
     arms = facts.subquery()
     bound = sa.exists().where(ARMS.c.experiment == arms.c.experiment, ARMS.c.arm == arms.c.arm)
-    unbound = (
-        sa.select(arms.c.experiment, arms.c.arm, sa.func.min(arms.c.conditions_sha256))
-        .where(~bound)
-        .group_by(arms.c.experiment, arms.c.arm)
-    )
+    names = (arms.c.experiment, arms.c.arm)
+    unbound = sa.select(*names, sa.func.min(arms.c.conditions_sha256)).where(~bound).group_by(*names)
     connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], unbound))
-
-
-def _fill_accounts(connection: sa.Connection) -> None:
-    """Fill the accounts, which must be empty, with the usage of every arm's facts."""
-    consumed = sa.union_all(
-        *(
-            sa.select(table.c.experiment, table.c.arm, *(table.c[name] for name in USAGE))
-            for table in (TRAJECTORIES, REFLECTIONS, INVALIDS)
-        )
-    ).subquery()
-    sums = [sa.func.sum(consumed.c[name]) for name in USAGE]
-    totals = sa.select(consumed.c.experiment, consumed.c.arm, *sums).group_by(consumed.c.experiment, consumed.c.arm)
-    connection.execute(ACCOUNTS.insert().from_select(["experiment", "arm", *USAGE], totals))
+    columns = ("experiment", "arm", *USAGE)
+    consumed = sa.union_all(*(sa.select(*(table.c[name] for name in columns)) for table in _FACTS)).subquery()
+    keys, sums = [consumed.c.experiment, consumed.c.arm], [sa.func.sum(consumed.c[name]) for name in USAGE]
+    connection.execute(ACCOUNTS.insert().from_select(columns, sa.select(*keys, *sums).group_by(*keys)))
 
 
 def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[list[sqlite3.Row]]:

@@ -1,6 +1,5 @@
 """Connections to a SQLite file or a PostgreSQL server. Temporary errors are retried; others raise StoreError."""
 
-import itertools
 import logging
 import sqlite3
 import threading
@@ -27,9 +26,9 @@ _LOCK_SECONDS = 30
 """Time for which a SQLite writer waits for another writer."""
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
-_OF_NETWORK = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
+_NETWORK_TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
 """Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
-_READING = {"options": "-c default_transaction_read_only=on"}
+_READ_ONLY = {"options": "-c default_transaction_read_only=on"}
 _LONGEST_MIB = 64
 """Longest value that is read from a SQLite file that may come from a stranger."""
 _ROWS_AT_ONCE = 1000
@@ -37,9 +36,9 @@ _ROWS_AT_ONCE = 1000
 
 _DATABASES = ("sqlite", "postgresql")
 """Schemes of the addresses of stores, without the driver."""
-_PASSING_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
+_TEMPORARY_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
 """SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
-_PASSING_WORDS = (
+_TEMPORARY_WORDS = (
     "database is locked",
     "database table is locked",
     "connection failed",
@@ -53,7 +52,7 @@ _PASSING_WORDS = (
     "shutting down",
 )
 
-_CREATING = 0x726574726F
+_CREATION_LOCK = 0x726574726F
 """Key of PostgreSQL's advisory lock on creating the tables: the letters of `retro`."""
 
 _log = logging.getLogger(__name__)
@@ -76,11 +75,11 @@ class Database:
             if self._file is not None and not read_only:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
             networked = parsed.get_backend_name() == "postgresql"
-            arguments = _OF_NETWORK | (_READING if read_only else {}) if networked else {}
+            arguments = _NETWORK_TIMEOUTS | (_READ_ONLY if read_only else {}) if networked else {}
             self._engine = sa.create_engine(_for_reading(parsed) if read_only else parsed, connect_args=arguments)
             self.dialect = self._engine.dialect.name
             if self.dialect == "sqlite":
-                event.listen(self._engine, "connect", _tune_reader if read_only else _tune_sqlite)
+                event.listen(self._engine, "connect", _set_up_reader if read_only else _set_up_sqlite)
                 event.listen(self._engine, "begin", _begin_sqlite)
             try:
                 if read_only:
@@ -99,8 +98,8 @@ class Database:
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Run `work` in a transaction, all or nothing, and repeat it after a temporary error. Raises StoreError.
 
-        If the connection is lost during the commit, the commit may have succeeded, but the transaction is repeated
-        anyway. Facts are still stored only once, but their usage may be counted twice.
+        If the connection is lost during the commit, the transaction may run twice: facts are still stored once, but
+        their usage may be counted twice.
         """
         if self._file is not None and (not self._file.exists() or self._file.stat().st_ino != self._inode):
             raise StoreError(
@@ -113,14 +112,14 @@ class Database:
     def stream(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
         """Yield the rows of a query, with a thousand in memory at a time. Raises StoreError.
 
-        The start is retried if the database does not answer; a connection lost between two rows is an error.
+        Only the start is retried; a connection lost between two rows is an error.
         """
         with self._translated():
-            connection, rows = self._patiently(lambda: self._opened(query))
+            connection, rows = self._patiently(lambda: self._open_cursor(query))
             with connection, closing(rows):
                 yield from rows
 
-    def _opened(self, query: sa.Select[Any]) -> tuple[sa.Connection, sa.CursorResult[Any]]:
+    def _open_cursor(self, query: sa.Select[Any]) -> tuple[sa.Connection, sa.CursorResult[Any]]:
         connection = self._engine.connect()
         try:
             return connection, connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
@@ -143,26 +142,26 @@ class Database:
         self._engine.dispose()
 
     def _patiently(self, work: Callable[[], Result]) -> Result:
-        give_up = None
+        give_up, pause = None, _FIRST_PAUSE_SECONDS
         with self._translated():
-            for pause in _pauses():
+            while True:
                 try:
                     return work()
                 except exc.DBAPIError as error:
                     now = time.monotonic()
                     give_up = give_up or now + self._patience
-                    if not _passes(error) or now + pause > give_up:
+                    if not _is_temporary(error) or now + pause > give_up:
                         raise
                     _log.warning("The store %s does not answer (%s): trying again.", self.url, _reason(error))
                     if self._closing.wait(pause):
                         raise
-        raise AssertionError("unreachable: the pauses never end")
+                    pause = min(_LONGEST_PAUSE_SECONDS, 2 * pause)
 
     def _create_tables(self) -> None:
         with self._engine.execution_options(writes=True).begin() as connection:
             if self.dialect == "postgresql":
                 # IF NOT EXISTS does not help against another stage that creates the same table at the same time.
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
             for table in METADATA.sorted_tables:
                 connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
                 for index in table.indexes:
@@ -175,12 +174,8 @@ class Database:
                 check_foreign(connection, str(self.url))
         inspector = sa.inspect(self._engine)
         for table in METADATA.sorted_tables:
-            stored = (
-                {column["name"] for column in inspector.get_columns(table.name)}
-                if inspector.has_table(table.name)
-                else set()
-            )
-            if not stored >= set(table.columns.keys()):
+            present = inspector.get_columns(table.name) if inspector.has_table(table.name) else []
+            if not {column["name"] for column in present} >= set(table.columns.keys()):
                 raise StoreError(
                     f"The store {self.url} lacks the table {table.name!r} or a column of it, so this version did not "
                     "write it: name another store."
@@ -205,10 +200,9 @@ def insert_into(table: sa.Table, connection: sa.Connection) -> "postgresql.Inser
 def _parsed(url: SecretUrl) -> sa.URL:
     """Parse the address of a store. Raises StoreError, whose message never contains the password."""
     secret = url.secret_url()
-    authority = secret.partition("://")[2].partition("/")[0]
-    if authority.count("@") > 1:
-        raise StoreError("The address of the store has a password with an @ in it: write that as %40.")
     scheme, slashes, rest = secret.partition("://")
+    if rest.partition("/")[0].count("@") > 1:
+        raise StoreError("The address of the store has a password with an @ in it: write that as %40.")
     if not slashes or scheme.partition("+")[0] not in _DATABASES or "://" in rest.partition("?")[0]:
         raise StoreError(
             f"A store is an SQLite file or a PostgreSQL database, not {url}: name it as in sqlite:///runs/my.db or "
@@ -235,17 +229,13 @@ def _for_reading(parsed: sa.URL) -> sa.URL:
     return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
 
 
-def _pauses() -> Iterator[float]:
-    return (min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**number) for number in itertools.count())
-
-
-def _passes(error: exc.DBAPIError) -> bool:
+def _is_temporary(error: exc.DBAPIError) -> bool:
     """Return True if the same transaction may succeed a little later."""
     state = getattr(error.orig, "sqlstate", None)
     if state:
-        return str(state).startswith(_PASSING_STATES)
+        return str(state).startswith(_TEMPORARY_STATES)
     words = str(error.orig).lower()
-    return error.connection_invalidated or any(passing in words for passing in _PASSING_WORDS)
+    return error.connection_invalidated or any(temporary in words for temporary in _TEMPORARY_WORDS)
 
 
 def _reason(error: BaseException) -> str:
@@ -265,16 +255,15 @@ def _hint(reason: str) -> str:
     return "check that it can be reached and written and run again"
 
 
-def _tune_sqlite(connection: Any, _: object) -> None:
+def _set_up_sqlite(connection: Any, _: object) -> None:
     try:
         _set_pragmas(connection)
     except BaseException:
-        # The pool does not know the connection yet, so it would stay open.
-        connection.close()
+        connection.close()  # The pool does not know it yet, so it would stay open.
         raise
 
 
-def _tune_reader(connection: Any, _: object) -> None:
+def _set_up_reader(connection: Any, _: object) -> None:
     connection.isolation_level = None
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_MIB << 20)
     connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")

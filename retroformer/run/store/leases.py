@@ -25,12 +25,7 @@ class Leases:
     """Leases of one process on the tasks of one experiment."""
 
     def __init__(
-        self,
-        database: Database,
-        experiment: str,
-        *,
-        host: str | None = None,
-        clock: Callable[[], float] = time.time,
+        self, database: Database, experiment: str, *, host: str | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self._database, self._experiment, self._clock = database, experiment, clock
         self._host = host or socket.gethostname()
