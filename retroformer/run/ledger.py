@@ -1,8 +1,7 @@
 """Access to the store from the event loop: one thread reads and writes, so that the event loop never blocks.
 
-Facts that arrive while a transaction runs are stored together in the next one. Temporary errors are retried in that
-thread, and new paid calls wait until the retry succeeds. After the first permanent error every later read and write
-fails immediately, before another call is paid for.
+Facts that arrive while a transaction runs are stored together in the next one. After the first permanent error every
+later read and write fails immediately, before another call is paid for.
 """
 
 import asyncio

@@ -62,11 +62,8 @@ class CodeVersion(Record):
 def folder_sha256(folder: Path) -> str:
     """Return the hash of the names and contents of the files in `folder` that define its model or adapter.
 
-    For an adapter these are its config and weights; for a model its weights, config, tokenizer and chat template. A
-    README, a training state or a folder of checkpoints beside them does not change the hash.
-
-    Raises:
-        MissingInput: `folder` holds neither.
+    For an adapter these are its config and weights; for a model its weights, config, tokenizer and chat template. Other
+    files do not change the hash. Raises MissingInput if `folder` holds neither.
     """
     is_adapter = (folder / ADAPTER_FILES[0]).is_file()
     weights = [path for path in (folder / ADAPTER_WEIGHTS,) if path.is_file()] if is_adapter else weight_files(folder)
