@@ -26,7 +26,8 @@ from typing import Any
 import httpx
 
 from retroformer.agents.arms.baselines import NoReflector
-from retroformer.config.parts import Parts, chosen_tasks, load_config, make_actor, parts
+from retroformer.config.file import load_config
+from retroformer.config.parts import Parts, chosen_tasks, make_actor, parts
 from retroformer.config.sections.base import Collect, Endpoint
 from retroformer.endpoint.model import LanguageModel
 from retroformer.method.protocols import Actor, Agent

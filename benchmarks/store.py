@@ -30,10 +30,8 @@ from collect.plan import _stored
 from collect.rate import summary as summary_of
 from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig, chosen_tasks, parts
-from retroformer.config.storage import open_store
-from retroformer.config.views import reflection_renderer
+from retroformer.config.file import Config, load
+from retroformer.config.parts import chosen_tasks, parts, reflection_renderer
 from retroformer.environments.alfworld.advice_writer import lesson_reflector
 from retroformer.method.pairs import preference_pairs
 from retroformer.method.protocols import Agent
@@ -41,6 +39,7 @@ from retroformer.method.records import Task
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.schedule import Work, work_through
+from retroformer.run.store import open_store
 from retroformer.run.store.damage import checksum
 from retroformer.run.store.schema import ACCOUNTS, CHECKSUM, REFLECTIONS, TRAJECTORIES, USAGE
 
@@ -62,13 +61,13 @@ def play_evaluation(experiment: Experiment, seeds: int) -> None:
 
     chosen = experiment.model_copy(update={"eval": experiment.eval.model_copy(update={"tasks": seeds})})
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        asyncio.run(compare_arms(LoadedConfig(CONFIG, (), chosen)))
+        asyncio.run(compare_arms(Config(CONFIG, (), chosen)))
 
 
 async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
     experiment = config(store_url)
-    loaded = LoadedConfig(CONFIG, (), experiment)
+    loaded = Config(CONFIG, (), experiment)
     async with parts(loaded, asks_reflector=False) as components:
         agent = components.agent(lesson_reflector("mixed", reflection_renderer(experiment)))
         await collect(experiment, components.pool, agent, seed_tasks(experiment, seeds))

@@ -36,7 +36,7 @@ def rate(
     Reads the tasks of environment.split. Writes attempts and rated reflections to the store, by default
     runs/RUN/experience.db. Stored work is not repeated, so the same command continues after a stop.
     """
-    from retroformer.config.parts import load_configs
+    from retroformer.config.file import load_configs
 
     for loaded in load_configs(config, overrides):
         _print_domain(loaded.experiment)
@@ -56,7 +56,7 @@ def warm(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the tasks of environment.split. Writes collect.written pieces of advice to the store, for `train warm`.
     """
-    from retroformer.config.parts import load_configs
+    from retroformer.config.file import load_configs
 
     from .warm import write_advice
 
@@ -80,7 +80,7 @@ def listen(
     that folder: import EXPERIMENT.yaml runs/RUN/traces --format otlp.
     """
     from retroformer.config.file import load
-    from retroformer.config.plugins import load_plugin
+    from retroformer.config.imports import load_plugin
 
     serve = load_plugin("retroformer.listeners", "otlp", "trace listener")
     inbox = load(config, overrides).folder / "traces"

@@ -4,11 +4,12 @@ from contextlib import closing
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
-from retroformer.config.arm_names import collecting
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, check_prompts
+from retroformer.config.file import Config
+from retroformer.config.parts import check_prompts
 from retroformer.config.sections.base import Endpoint
-from retroformer.config.storage import open_store
+from retroformer.run.arm_names import collect_arm
+from retroformer.run.store import open_store
 
 from .tasks import tasks_of_round
 
@@ -16,7 +17,7 @@ _CALL_TOKENS = (1500, 60)
 """Assumed prompt and completion tokens of a model call before any has been measured."""
 
 
-def describe_plan(config: LoadedConfig) -> str:
+def describe_plan(config: Config) -> str:
     """Return the plan without calling a model or storing anything.
 
     The figures are upper bounds: they assume that every trial fails and uses every step.
@@ -56,9 +57,9 @@ def _stored(experiment: Experiment) -> _Counts:
     """Read the counts from the store. A store that does not exist yet is not created."""
     if not experiment.has_store:
         return _Counts()
-    arm = collecting(experiment.round)
+    arm = collect_arm(experiment.round)
     with closing(open_store(experiment)) as store:
-        return _Counts(store.attempt_count(arm), store.advice_count(arm), *store.mean_tokens(arm))
+        return _Counts(store.arm_counts()[arm].attempts, store.arm_counts()[arm].advice, *store.mean_tokens(arm))
 
 
 def _guess(calls: int) -> tuple[float, float]:

@@ -4,26 +4,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
-from retroformer.config.arm_names import collecting
 from retroformer.config.conditions import conditions, rerating
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, check_prompts, parts, require_addresses
+from retroformer.config.file import Config
+from retroformer.config.parts import check_prompts, parts, require_addresses
 from retroformer.config.sections.base import RetryPlan
-from retroformer.config.storage import open_store
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.method.pairs import count_ratings
 from retroformer.method.records import Outcome, Task
+from retroformer.run.arm_names import collect_arm
 from retroformer.run.attempts import Budget, Experience
-from retroformer.run.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk, play_elsewhere
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
 from retroformer.run.schedule import Work, work_through
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 
 from .tasks import refuse_repeated, tasks_of_round
 
 
-async def rate_reflections(config: LoadedConfig) -> str:
+async def rate_reflections(config: Config) -> str:
     """Collect what the store lacks; return a summary of what it holds.
 
     Raises:
@@ -34,7 +34,7 @@ async def rate_reflections(config: LoadedConfig) -> str:
     check_prompts(experiment)
     rerating(experiment)  # Refuses an unknown return of train.rated_by before anything is played.
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        arm, tasks = collecting(experiment.round), tasks_of_round(experiment)
+        arm, tasks = collect_arm(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
         with tally("collect", len(tasks)) as counts:
             play = _play_here if experiment.loop.backend == LOCAL else _play_elsewhere
@@ -50,7 +50,7 @@ async def rate_reflections(config: LoadedConfig) -> str:
         return held
 
 
-async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
+async def _play_here(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
     """Play in this process; return the ids of unfinished tasks."""
     experiment = config.experiment
     async with _experience(config, ledger) as experience:
@@ -59,16 +59,16 @@ async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ..
         return experience.unfinished
 
 
-async def _play_elsewhere(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
+async def _play_elsewhere(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
     """Play with the workers of a backend; return the ids of unfinished tasks."""
     experiment, name = config.experiment, config.experiment.loop.backend
     require_addresses(experiment, f"loop.backend={name}")
-    arm = collecting(experiment.round)
+    arm = collect_arm(experiment.round)
     return (await play_elsewhere(name, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
 
 
 @asynccontextmanager
-async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
+async def open_player(config: Config) -> AsyncIterator[Play]:
     """Start what a worker needs, and yield what plays chunks of the round's tasks.
 
     Raises RetroformerError: the store, an endpoint or the environment is not available.
@@ -78,7 +78,7 @@ async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
         tasks = {task.id: task for task in tasks_of_round(experiment)}
         async with _experience(config, ledger, environment_processes=1) as experience:
 
-            async def play(chunk: Chunk) -> Played:
+            async def play(chunk: Chunk) -> ChunkResult:
                 work = Work(experience, [tasks[task_id] for task_id in chunk.task_ids])
                 return await play_chunk(ledger, work, experiment.loop.concurrency)
 
@@ -87,16 +87,18 @@ async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
 
 @asynccontextmanager
 async def _experience(
-    config: LoadedConfig, ledger: Ledger, environment_processes: int | None = None
+    config: Config, ledger: Ledger, environment_processes: int | None = None
 ) -> AsyncIterator[Experience]:
     """Start what rollouts need, and yield the experience of the round."""
     experiment, store = config.experiment, ledger.store
-    arm = collecting(experiment.round)
+    arm = collect_arm(experiment.round)
     async with parts(config, asks_reflector=True, environment_processes=environment_processes) as components:
         plan = experiment.collect.model_dump(include=set(RetryPlan.model_fields))
         store.declare(arm, conditions(experiment, components.provenance) | plan)
         settings = experiment.reflector
-        reflector = components.reflector(settings.endpoint.model, settings.temperature, tokens=settings.tokens)
+        reflector = components.reflector(
+            settings.endpoint.model, settings.temperature, tokens=experiment.train.grpo.reward == "stored"
+        )
         yield Experience(
             ledger,
             arm,
@@ -124,7 +126,7 @@ def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experim
     return "\n".join(
         [
             f"tasks        {len(first)} of {len(tasks)} played, {first.count(Outcome.SUCCESS)} solved at trial 0",
-            f"rollouts     {len(attempts)} valid, {store.invalid_count(arm)} invalid attempts so far",
+            f"rollouts     {len(attempts)} valid, {store.arm_counts()[arm].invalid} invalid attempts so far",
             f"reflections  {count_ratings(store, [arm], None, chosen)}",
             *rated_anew,
             f"tokens       {usage.prompt_tokens} prompt, {usage.completion_tokens} completion in {usage.calls} calls, "

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Sequence
 
-from retroformer.config.arm_names import collecting
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import chosen_tasks
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Task
+from retroformer.run.arm_names import collect_arm
 from retroformer.run.store import Store
 
 
@@ -35,7 +35,7 @@ def refuse_repeated(experiment: Experiment, store: Store, tasks: Sequence[Task])
     """
     chosen = {task.id for task in tasks}
     for number in range(1, experiment.round):
-        if repeated := sorted(chosen & store.played_tasks(collecting(number))):
+        if repeated := sorted(chosen & store.played_tasks(collect_arm(number))):
             raise ConfigError(
                 f"{len(repeated)} of {len(tasks)} tasks of round {experiment.round} were collected in round {number}, "
                 f"such as {repeated[0]!r}: set collect.tasks to the number of tasks of that round."

@@ -5,26 +5,26 @@ from contextlib import closing
 from dataclasses import replace
 
 from retroformer.agents.actors import scripted_actor
-from retroformer.config.arm_names import WRITTEN
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, Parts, gather_all, parts
+from retroformer.config.file import Config
+from retroformer.config.parts import Parts, gather_all, parts, reflection_renderer
 from retroformer.config.sections.base import ActorSection, EvaluatorSection
-from retroformer.config.storage import open_store
-from retroformer.config.views import reflection_renderer
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Key, Memory, Outcome, Reflection, Task
+from retroformer.run.arm_names import WRITTEN
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
+from retroformer.run.store import open_store
 
 from .tasks import ordered_tasks
 
 
-async def write_advice(config: LoadedConfig) -> str:
+async def write_advice(config: Config) -> str:
     """Play tasks after those of `collect` with the rule-based actor; write `collect.written` pieces of advice about
     its failures, of all trials.
 
@@ -55,7 +55,7 @@ async def write_advice(config: LoadedConfig) -> str:
                         work = [_advise(experience, task, experiment, held) for task in tasks[start : start + wave]]
                         await gather_all([asyncio.create_task(advising) for advising in work])
         if len(held) < wanted:
-            invalid = store.invalid_count(WRITTEN)
+            invalid = store.arm_counts()[WRITTEN].invalid
             last = f" The last of {invalid} invalid attempts: {store.last_cause(WRITTEN)}" if invalid else ""
             raise MissingInput(
                 f"The split ran out of tasks: {len(held)} of {wanted} pieces; lower collect.written or "
@@ -64,7 +64,7 @@ async def write_advice(config: LoadedConfig) -> str:
         return f"written advice: {len(held)} pieces in {store.url}"
 
 
-def _with_scripted_actor(config: LoadedConfig) -> LoadedConfig:
+def _with_scripted_actor(config: Config) -> Config:
     """Return the config with the rule-based actor and true outcomes: a warm start needs no model to fail."""
     experiment = config.experiment
     scripted = {

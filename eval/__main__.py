@@ -15,7 +15,7 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     Reads the tasks of eval.split and asks the served reflectors. Writes attempts to the store, by default
     runs/RUN/experience.db, and the report to runs/RUN/eval/report.md and report.html.
     """
-    from retroformer.config.parts import load_configs
+    from retroformer.config.file import load_configs
 
     from .report.report import compare_arms
 

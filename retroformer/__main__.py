@@ -10,13 +10,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from retroformer.config.command_line import Commands, ConfigFile, Overrides, call, example, make_app
-from retroformer.config.plugins import load_plugin, plugin_names
-from retroformer.config.stages import Stage, stage_package
+from retroformer.config.imports import Stage, load_plugin, plugin_names, stage_package
 from retroformer.errors import ConfigError, MissingInput, run_command
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-OF_GATE = ("promote", "rollback", "promotions", "monitor")
-OF_EVAL = {"rounds": "rounds", **dict.fromkeys(OF_GATE, "gate")}
+GATE_COMMANDS = ("promote", "rollback", "promotions", "monitor")
+EVAL_COMMANDS = {"rounds": "rounds", **dict.fromkeys(GATE_COMMANDS, "gate")}
 """Commands of the stage `eval` that are called by their own names, and the packages below `eval` that have them."""
 PLUGINS = "retroformer.commands"
 """Entry point group of added commands, NAME = "module:app" of a `typer.Typer`. Our own names take precedence."""
@@ -26,16 +25,16 @@ class RetroformerCommands(Commands):
     """The commands of the stages, each imported on use, then those of this module, then those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = [*STAGES, *OF_EVAL, *super().list_commands(ctx)]
+        own = [*STAGES, *EVAL_COMMANDS, *super().list_commands(ctx)]
         return own + [name for name in plugin_names(PLUGINS) if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
             if cmd_name == stage:
                 return get_command(import_module(f"{stage_package(stage)}.__main__").app)
-        if cmd_name in OF_EVAL:
-            group: Any = get_command(import_module(f"{stage_package('eval')}.{OF_EVAL[cmd_name]}.__main__").app)
-            return group.get_command(ctx, cmd_name) if cmd_name in OF_GATE else group
+        if cmd_name in EVAL_COMMANDS:
+            group: Any = get_command(import_module(f"{stage_package('eval')}.{EVAL_COMMANDS[cmd_name]}.__main__").app)
+            return group.get_command(ctx, cmd_name) if cmd_name in GATE_COMMANDS else group
         return super().get_command(ctx, cmd_name) or _plugin_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -69,12 +68,8 @@ app = make_app(
 )
 
 
-@app.command(
-    epilog="FOLDER is this folder unless you name another.\n\nExample: retroformer init mine",
-)
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the files.")] = Path(),
-) -> None:
+@app.command(epilog="FOLDER is this folder unless you name another.\n\nExample: retroformer init mine")
+def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the files.")] = Path()) -> None:
     """Write a first experiment: a toy agent, its tasks and a config that runs.
 
     Reads nothing. Writes agent.py, tasks.jsonl and agent.yaml to FOLDER.
@@ -84,10 +79,7 @@ def init(
     print(write_starter(folder))
 
 
-@app.command(
-    options_metavar="--list | --task ID [--jsonl]",
-    epilog=example("play configs/alfworld.yaml --list"),
-)
+@app.command(options_metavar="--list | --task ID [--jsonl]", epilog=example("play configs/alfworld.yaml --list"))
 def play(
     config: ConfigFile,
     overrides: Overrides,

@@ -1,26 +1,24 @@
 """Errors that end a command with one sentence: what is wrong, where, and what to do.
 
     RetroformerError
-    ├── ConfigError            (ValueError)         the experiment config, or a key=value, is wrong
-    ├── MissingInput           (FileNotFoundError)  a file or fact of an earlier stage is missing
-    ├── UnknownTask            (LookupError)        no task of this id in this split
-    ├── DamagedFile            (ValueError)         a file that training wrote or reads is cut short or altered
-    ├── NotFinite              (ArithmeticError)    a weight, loss or gradient is infinite or not a number
-    ├── ProvenanceError        (ValueError)         the served model is not the one that was asked for
-    ├── ServiceError           (RuntimeError)       a server could not start, or its port is taken
-    ├── StoreError             (OSError)            the store cannot be read or written
-    ├── BudgetExhausted        (RuntimeError)       the token or money budget of the run is spent
-    └── InfrastructureFailure  (RuntimeError)       becomes an invalid outcome, never a return of 0
-        ├── EndpointFailure    (ConnectionError)    a model endpoint refused, hung or answered garbage
-        │   ├── EndpointBusy                        it asks for a longer pause than a call may take: come back later
-        │   └── EndpointRefusal                     it refuses this key or model: every other call would fail, too
-        └── EnvironmentFailure (RuntimeError)       an environment died, hung or could not load its task
+    ├── ConfigError            (ValueError)
+    ├── MissingInput           (FileNotFoundError)
+    ├── UnknownTask            (LookupError)
+    ├── DamagedFile            (ValueError)
+    ├── NotFinite              (ArithmeticError)
+    ├── ProvenanceError        (ValueError)
+    ├── ServiceError           (RuntimeError)
+    ├── StoreError             (OSError)
+    ├── BudgetExhausted        (RuntimeError)
+    └── InfrastructureFailure  (RuntimeError)
+        ├── EndpointFailure    (ConnectionError)
+        │   ├── EndpointBusy
+        │   └── EndpointRefusal
+        └── EnvironmentFailure (RuntimeError)
 
-An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried.
-Everything else stops the stage, which ends with the sentence and the error's exit status, usually 1. A bug still shows
-its traceback.
-No sentence holds a password or an API key: secrets registered with `retroformer.endpoint.secrets.redaction` are hidden
-when an error is created.
+An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried. Everything else
+stops the stage, which ends with the sentence and the error's exit status, usually 1. A bug still shows its traceback.
+No sentence holds a password or an API key: registered secrets are hidden when an error is created.
 """
 
 import errno
@@ -97,8 +95,7 @@ class EndpointFailure(InfrastructureFailure, ConnectionError):
     """A model endpoint refused, hung or answered garbage.
 
     `usage` holds the tokens that the server reported with a bad answer. If the answer was lost after the request had
-    been sent, `usage` holds the call and its prompt, estimated at four characters per token; the number of generated
-    tokens is unknown.
+    been sent, it holds the call and its prompt, estimated at four characters per token.
     """
 
     def __init__(self, *words: object, usage: "Usage | None" = None) -> None:
@@ -107,9 +104,7 @@ class EndpointFailure(InfrastructureFailure, ConnectionError):
 
 
 class EndpointBusy(EndpointFailure):
-    """The endpoint requests a longer pause (Retry-After) than a call may take. After a very long one it gets
-    no more calls in this run (`retroformer/run/attempts.py`).
-    """
+    """The endpoint requests a longer pause (Retry-After) than a call may take: come back later."""
 
     def __init__(self, *words: object, retry_after_seconds: float, usage: "Usage | None" = None) -> None:
         super().__init__(*words, usage=usage)

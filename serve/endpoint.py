@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import httpx
 
-from retroformer.config.adapters import REFLECTOR
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.serve import Serve
 from retroformer.endpoint.loopback import is_loopback
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.run.promotions.history import History
+from retroformer.run.adapters import REFLECTOR
+from retroformer.run.promotions import History
 
 from .served_names import WorkerSettings, record_first_adapter, served_names
 from .supervisor import HEALTH, POLL_SECONDS, PROBE_SECONDS, Service, supervise

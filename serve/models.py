@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
-from retroformer.config.adapters import REFLECTOR
 from retroformer.config.sections.base import best_of
 from retroformer.errors import MissingInput, RetroformerError
-from retroformer.run.promotions.history import History, current_of, name_of
-from retroformer.run.promotions.promotion import NO_ADVICE, PromotedAdapter
+from retroformer.run.adapters import REFLECTOR
+from retroformer.run.promotions import NO_ADVICE, History, PromotedAdapter, current_of, name_of
 from retroformer.run.provenance import (
     ADAPTER_WEIGHTS,
     Provenance,

@@ -7,22 +7,22 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from retroformer.config.adapters import (
-    ACTORS,
-    ADVISERS,
-    REFLECTOR,
-    adapter_folder,
-    asked_for,
-    finished_advisers,
-    has_adapter,
-    reward_folder,
-)
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Record
 from retroformer.models.precision import Dtype, Quantization
-from retroformer.run.promotions.history import History, name_of
+from retroformer.run.adapters import (
+    ACTORS,
+    ADVISERS,
+    REFLECTOR,
+    adapter_folder,
+    best_of_names,
+    finished_advisers,
+    has_adapter,
+    reward_folder,
+)
+from retroformer.run.promotions import History, name_of
 from retroformer.run.provenance import ADAPTER_WEIGHTS, folder_sha256
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
 
@@ -104,21 +104,19 @@ def served_names(experiment: Experiment) -> ServedNames:
                 f"train.chat_template_kwargs={trained}, and this config has {here}, so its prompts would have other "
                 "tokens: set it to the former, or train the adapter again."
             )
-    quantization = _quantization(experiment, metrics)
+    quantization = _quantization(metrics)
     return ServedNames(adapters=adapters, aliases=aliases, best_of=rewards, quantization=quantization)
 
 
-def _quantization(experiment: Experiment, metrics: Mapping[str, StageMetrics]) -> Quantization:
+def _quantization(metrics: Mapping[str, StageMetrics]) -> Quantization:
     """Return the quantisation of the base, which all adapters share. Raises ConfigError if they need different ones."""
-    if experiment.serve.quantization != "trained":
-        return experiment.serve.quantization
     trained: dict[Quantization, str] = {
         kind: name for name, stage in metrics.items() if (kind := stage.inputs.get("quantization"))
     }
     if len(trained) > 1:
         raise ConfigError(
             f"The adapter {trained['nf4']!r} was trained on 4-bit weights and {trained['none']!r} was not, and one "
-            "server has one base: serve them in different runs, or set serve.quantization to nf4 or none."
+            "server has one base: serve them in different runs."
         )
     return "nf4" if "nf4" in trained else "none"
 
@@ -126,7 +124,7 @@ def _quantization(experiment: Experiment, metrics: Mapping[str, StageMetrics]) -
 def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:
     """Return the folders of reward models by the best-of names whose adapter and reward model exist."""
     reward_folders = {}
-    for name in asked_for(experiment):
+    for name in best_of_names(experiment):
         model = aliases.get(adapter_name(name), adapter_name(name))
         folder = reward_folder(experiment, model)
         if (model == "base" or model in adapters) and has_adapter(folder):

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from retroformer.errors import run_command
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import serving_dtype
-from retroformer.run.promotions.history import History
+from retroformer.run.promotions import History
 
 from .answers import Answers
 from .api import OpenAI, application

@@ -12,11 +12,10 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from retroformer.__main__ import OF_EVAL
+from retroformer.__main__ import EVAL_COMMANDS
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
-from retroformer.config.plugins import plugin_names
-from retroformer.config.stages import stage_package
+from retroformer.config.imports import plugin_names, stage_package
 from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
 from tests.support.keys import ENVIRONMENTS, keys
@@ -31,7 +30,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("collect", "train", "serve", "eval")
 CONSOLE = (
     *STAGES,
-    *OF_EVAL,
+    *EVAL_COMMANDS,
     "init",
     "play",
     "show",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config.storage import open_store
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from tests.collect.test_rate import collect
 from tests.faults.invariant import Ended, Whole, violations, whole_of
 from tests.support.endpoint import Endpoint

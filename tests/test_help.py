@@ -9,13 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.__main__ import OF_EVAL, main
+from retroformer.__main__ import EVAL_COMMANDS, main
 from retroformer.config.file import load
-from retroformer.config.plugins import plugin_names
+from retroformer.config.imports import plugin_names
 from tests.support.commands import commands
 
 ROOT = Path(__file__).parents[1]
-OWN = ("collect", "train", "serve", "eval", *OF_EVAL, "init", "play", "show", "view", "export", "import", "recover")
+OWN = (
+    "collect",
+    "train",
+    "serve",
+    "eval",
+    *EVAL_COMMANDS,
+    "init",
+    "play",
+    "show",
+    "view",
+    "export",
+    "import",
+    "recover",
+)
 ALL = ", ".join([*OWN, *plugin_names("retroformer.commands")])
 COMMANDS = sorted(commands("retroformer"))
 EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", re.DOTALL)

@@ -70,7 +70,7 @@ def test_the_core_works_without_the_packages() -> None:
         "import retroformer, retroformer.cases.import_cases, retroformer.coach.reflector\n"
         "import collect.__main__, retroformer.__main__\n"
         "from retroformer.errors import MissingInput\n"
-        "from retroformer.config.plugins import load_plugin\n"
+        "from retroformer.config.imports import load_plugin\n"
         f"for name in {named}:\n"
         "    try:\n        load_plugin('retroformer.importers', name, 'format')\n"
         "    except MissingInput as error:\n        print(error)\n"

@@ -161,7 +161,7 @@ def test_the_test_of_loading_detects_a_call_inside_a_function() -> None:
 def test_no_module_touches_the_search_path_and_tests_are_no_packages() -> None:
     touching = [path for room in (*ROOMS, "retroformer") for path in modules(room) if "sys.path" in path.read_text()]
     # A user's own agent is imported from the folder where the command runs.
-    assert touching == [ROOT / "retroformer/config/user_code.py"]
+    assert touching == [ROOT / "retroformer/config/imports.py"]
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 

@@ -21,8 +21,8 @@ from collect.rate import rate_reflections
 from eval.report.markdown import escape
 from eval.report.report import compare_arms
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load, load_domains
-from retroformer.config.parts import LoadedConfig, chosen_tasks, load_configs
+from retroformer.config.file import Config, load, load_configs, load_domains
+from retroformer.config.parts import chosen_tasks
 from retroformer.files.text import differences
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint, prompt_of
@@ -94,7 +94,7 @@ def scripted(config: Path, overrides: tuple[str, ...], folder: Path) -> Endpoint
     return Endpoint(ScriptedModel(played, walkthroughs_of(played, TASKS) if adapts else None))
 
 
-def opened(config: Path, folder: Path, overrides: tuple[str, ...], url: str) -> LoadedConfig:
+def opened(config: Path, folder: Path, overrides: tuple[str, ...], url: str) -> Config:
     """Load a copy of a config with every address in it replaced by this one, on three tasks."""
     copy = folder / config.name
     text, count = re.subn(r"base_url: [^,}\s]+", f"base_url: {url}", config.read_text())
@@ -104,7 +104,7 @@ def opened(config: Path, folder: Path, overrides: tuple[str, ...], url: str) -> 
     words = (*overrides, f"environment.data={data}", f"eval.tasks={TASKS}")
     if trains(config):
         words += (f"reflector.endpoint.base_url={url}", f"collect.tasks={TASKS}", *MADE_GOALS.get(config.stem, ()))
-    return LoadedConfig(copy, words, load(copy, words))
+    return Config(copy, words, load(copy, words))
 
 
 def changes(shipped: Experiment, played: Experiment) -> list[str]:
@@ -116,7 +116,7 @@ def _dump(experiment: Experiment) -> dict[str, object]:
     return experiment.model_dump(mode="json")
 
 
-def report_of(config: LoadedConfig) -> str:
+def report_of(config: Config) -> str:
     asyncio.run(compare_arms(config))
     return (config.experiment.folder / "eval" / "report.md").read_text()
 
@@ -237,6 +237,6 @@ def test_a_config_of_the_papers_runs_on_the_embedded_model(
         f"environment.data={data_of(load(path), tmp_path)}",
         *MADE_GOALS.get(path.stem, ()),
     )
-    config = LoadedConfig(embedded, words, load(embedded, words))
+    config = Config(embedded, words, load(embedded, words))
     said = asyncio.run(rate_reflections(config)) if trains(path) else report_of(config)
     assert "rated" in said or "| arm |" in said or "| actor |" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from retroformer.config.arm_names import COLLECT, FIRST_TRIAL
+from retroformer.run.arm_names import COLLECT, FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retroformer.config.file import load
-from retroformer.config.views import reflection_renderer
+from retroformer.config.parts import reflection_renderer
 from retroformer.method.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.codes import advise, enter, opens
 from tests.support.endpoint import Endpoint

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from retroformer.config.arm_names import evaluation
 from retroformer.method.records import Outcome
+from retroformer.run.arm_names import eval_arm
 from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.guessing import addresses, build_wheel, halve, save_project
@@ -150,7 +150,7 @@ def test_the_first_experiment_improves_its_agent_from_the_wheel(installed: Insta
     assert "report.html" in first.run("eval", "agent.yaml")
     with closing(Store(f"sqlite:///{first.folder}/runs/agent/experience.db", "agent")) as store:
         unadvised, base, trained = (
-            sum(attempt.outcome is Outcome.SUCCESS for attempt in store.trajectories(evaluation(arm)).values())
+            sum(attempt.outcome is Outcome.SUCCESS for attempt in store.trajectories(eval_arm(arm)).values())
             for arm in ("no advice", "base model", "trained")
         )
     assert unadvised == 0 < trained

@@ -13,7 +13,7 @@ from retroformer.errors import run_command
 from .stage_kinds import STAGES
 
 if TYPE_CHECKING:
-    from retroformer.config.parts import LoadedConfig
+    from retroformer.config.file import Config
 
 Stage = Annotated[
     Literal["actor", "warm", "sft", "reward", "ppo", "dpo", "grpo", "sac"],
@@ -99,12 +99,12 @@ def gguf(config: ConfigFile, stage: Stage, overrides: Overrides) -> None:
 
 
 @contextmanager
-def _load(config: Path, overrides: list[str], single_process: str = "") -> Iterator[tuple["LoadedConfig", ...]]:
+def _load(config: Path, overrides: list[str], single_process: str = "") -> Iterator[tuple["Config", ...]]:
     """Join the processes that a launcher started, and load the config of each domain, or the only one.
 
     The command `single_process` runs in one process.
     """
-    from retroformer.config.parts import load_configs
+    from retroformer.config.file import load_configs
 
     from . import processes
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retroformer.errors import DamagedFile, MissingInput, ProvenanceError, first_line
 from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.run.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint
 
 from .integrity import require_finite
 
@@ -47,12 +47,12 @@ def sound_adapter(folder: Path, metrics: StageMetrics) -> Adapter:
         _require_lora(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise _damaged(folder, CONFIG, error) from None
-    require_finite_weights(folder, how_to_replace(folder))
+    require_finite_weights(folder, replacement_hint(folder))
     recorded, sha256 = metrics.adapter_sha256, folder_sha256(folder)
     if recorded not in (None, sha256):
         raise ProvenanceError(
             f"The adapter of {folder} has sha256 {sha256[:12]}, but had {str(recorded)[:12]} after training: "
-            f"{how_to_replace(folder)}"
+            f"{replacement_hint(folder)}"
         )
     return Adapter(folder, sha256, metrics)
 
@@ -72,7 +72,7 @@ def require_finite_weights(folder: Path, what_now: str) -> None:
 
 def _damaged(folder: Path, name: str, error: Exception) -> DamagedFile:
     """Return the error for a file of the adapter in `folder` that cannot be read."""
-    return DamagedFile(f"{folder / name} is damaged ({first_line(error)}): {how_to_replace(folder)}")
+    return DamagedFile(f"{folder / name} is damaged ({first_line(error)}): {replacement_hint(folder)}")
 
 
 def _require_lora(config: Any) -> None:

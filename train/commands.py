@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from retroformer.config.adapters import model_folder, newest_of
 from retroformer.config.conditions import STORED
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, chosen_tasks
-from retroformer.files.cache import held_lock
+from retroformer.config.file import Config
+from retroformer.config.parts import chosen_tasks
+from retroformer.files.cache import hold_lock
+from retroformer.run.adapters import model_folder, newest_folder
 from retroformer.run.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import preemption, processes
@@ -26,7 +27,7 @@ _TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
 """Stages whose texts or pairs the ratings choose."""
 
 
-def train(name: str, configs: Sequence[LoadedConfig]) -> str:
+def train(name: str, configs: Sequence[Config]) -> str:
     """Run the stage `name` unless it is done; return a summary in the main process, "" in all others.
 
     Args:
@@ -102,7 +103,7 @@ def dpo(experiment: Experiment) -> str:
     return run(stage, lambda: train_by_dpo(stage, pairs, adapters))
 
 
-def grpo(config: LoadedConfig) -> str:
+def grpo(config: Config) -> str:
     """Optimise the SFT policy against the reward model, the returns of real retries, or stored ratings."""
     from .rl.stage import train_by_grpo, train_on_stored_groups
 
@@ -120,7 +121,7 @@ def grpo(config: LoadedConfig) -> str:
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
 
 
-def _grpo_live(config: LoadedConfig) -> str:
+def _grpo_live(config: Config) -> str:
     from .rl.live import conditions_of_returns, live_returns
     from .rl.stage import train_by_grpo
 
@@ -146,7 +147,7 @@ def sac(experiment: Experiment) -> str:
 
 def _newest(experiment: Experiment, stage: str) -> Adapter:
     """Return the adapter of a stage in this round, or in the last one before it."""
-    return require_adapter(newest_of(experiment, stage))
+    return require_adapter(newest_folder(experiment, stage))
 
 
 def _on_ratings(name: str, experiment: Experiment, data: Iterable[Any], adapters: Mapping[str, Adapter]) -> Stage:
@@ -161,7 +162,7 @@ def run(stage: Stage, train: Callable[[], None]) -> str:
     processes.require_same([stage.fingerprint, done is not None, checkpoints], "inputs, results and checkpoints")
     if done is None:
         lock = stage.experiment.folder / "checkpoints" / f"{stage.folder.name}.lock"
-        alone = held_lock(lock, f"training {stage.name}") if processes.is_main() else nullcontext()
+        alone = hold_lock(lock, f"training {stage.name}") if processes.is_main() else nullcontext()
         with alone, preemption.on_sigterm():
             train()
     if not processes.is_main():

@@ -7,14 +7,15 @@ Below it nothing refuses a config, its data or its adapters, except for the chec
 
 from collections.abc import Mapping, Sequence
 
-from retroformer.config.adapters import model_folder
 from retroformer.config.conditions import STORED
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, check_prompts
+from retroformer.config.file import Config
+from retroformer.config.parts import check_prompts
 from retroformer.config.sections.train import Grpo, Ppo, Train
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
 from retroformer.models.adapter_weights import require_fit
+from retroformer.run.adapters import model_folder
 
 from . import processes
 from .adapter import Adapter
@@ -32,7 +33,7 @@ REWARD = "reward"
 """Role of the reward model among the adapters of a stage."""
 
 
-def check_config(name: str, configs: Sequence[LoadedConfig]) -> None:
+def check_config(name: str, configs: Sequence[Config]) -> None:
     """Refuse the stage `name` by its config, or by all domains of a config that has some.
 
     Raises:

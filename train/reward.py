@@ -19,7 +19,8 @@ from peft import (
 from torch import Tensor
 
 from retroformer.config.sections.train import Train
-from retroformer.method.records import PreferencePair, RatedReflection
+from retroformer.method.rating import Rating
+from retroformer.method.records import PreferencePair
 
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
@@ -56,7 +57,7 @@ class Ranking:
 def train_reward_model(
     stage: Stage,
     pairs: Sequence[PreferencePair],
-    rated: Sequence[RatedReflection] = (),
+    rated: Sequence[Rating] = (),
     adapters: Mapping[str, Adapter] = MappingProxyType({}),
 ) -> None:
     """Train on the pairs of most tasks, measure on pairs and `rated` reflections of the held-out tasks, and publish.
@@ -75,7 +76,7 @@ def train_reward_model(
     chosen, rejected = scores_of_pairs(trainer.reader, split.held_out)
     measured: dict[str, Any] = measure(*scores_of_pairs(trainer.reader, split.measured(seed)), "train")
     measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, held_out, trained_on)
-    texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
+    texts = [rating for rating in rated if rating.task_id in split.held_out_tasks]
     measured |= audit(trainer.reader, tokenizer, texts)
     cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
     metrics = split.counts | split.read_by_start | measured | progress | cost
@@ -108,14 +109,14 @@ def measure(chosen: Sequence[float], rejected: Sequence[float], name: str) -> di
     }
 
 
-def audit(reader: GroupReader, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
+def audit(reader: GroupReader, tokenizer: Any, rated: Sequence[Rating]) -> dict[str, float]:
     """Return Pearson's correlation of the scores of reflections with their ratings, and with their lengths.
 
     Unlike pairs, this includes ties and compares across trajectories, so it is the harder measure.
     """
     by_text: dict[AdviceText, list[float]] = {}
     for row in rated:
-        advice = AdviceText(row.reflection.prompt, row.reflection.text, row.reflection.is_cut)
+        advice = AdviceText(row.prompt, row.text, row.is_cut)
         by_text.setdefault(advice, []).append(row.rating)
     ratings = {text: fmean(values) for text, values in by_text.items()}
     texts = list(samples(tokenizer, ratings))

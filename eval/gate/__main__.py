@@ -53,7 +53,7 @@ def rollback(
     adapter there was no advice: the reflector then answers with an empty text.
     """
     from retroformer.config.file import load_domains
-    from retroformer.run.promotions.history import History, name_of, roll_back
+    from retroformer.run.promotions import History, name_of, roll_back
 
     history = History(load_domains(config, overrides)[0].folder)
     record = roll_back(history, history.records(), reason)
@@ -67,7 +67,7 @@ def promotions(config: ConfigFile, overrides: Overrides) -> None:
     Reads the promotions in runs/RUN. Writes nothing but this list.
     """
     from retroformer.config.file import load_domains
-    from retroformer.run.promotions.history import History, name_of
+    from retroformer.run.promotions import History, name_of
 
     from ..report.markdown import table_lines
 

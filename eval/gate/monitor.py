@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from retroformer.coach.recorder import ADVISED_SPLIT
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.errors import RetroformerError
-from retroformer.run.promotions.history import History, current_of, name_of, roll_back
-from retroformer.run.promotions.promotion import NO_ADVICE, Evidence
+from retroformer.run.arm_names import COLLECT, UNADVISED
+from retroformer.run.promotions import NO_ADVICE, Evidence, History, current_of, name_of, roll_back
+from retroformer.run.store import open_store
 from retroformer.run.store.rows import LiveRetry
 
 from ..measure.betting import LEVEL, Floats, log_wealth

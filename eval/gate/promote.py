@@ -16,20 +16,19 @@ import numpy as np
 from retroformer.agents.arms.arm import Arm
 from retroformer.agents.arms.baselines import NoAdviceArm
 from retroformer.agents.reflector import ModelArm
-from retroformer.config.adapters import finished_advisers, has_adapter, model_folder
-from retroformer.config.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, load_config, parts
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config, load_config
+from retroformer.config.parts import Parts, check_prompts, chosen_tasks, parts
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError
 from retroformer.method.records import Task
+from retroformer.run.adapters import finished_advisers, has_adapter, model_folder
+from retroformer.run.arm_names import GATE_FIRST_TRIAL, gate_arm, is_gate_arm
 from retroformer.run.attempts import Budget
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
-from retroformer.run.promotions.history import History, current_of, name_of
-from retroformer.run.promotions.promotion import DIGITS, NO_ADVICE, PromotedAdapter, Promotion
+from retroformer.run.promotions import DIGITS, NO_ADVICE, History, PromotedAdapter, Promotion, current_of, name_of
 from retroformer.run.schedule import Work, work_through
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from retroformer.run.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
@@ -50,7 +49,7 @@ class PromotionTest(NamedTuple):
     candidate: PromotedAdapter
     baseline: PromotedAdapter | None
     """None: no advice."""
-    config: LoadedConfig
+    config: Config
     """Config whose own server serves both adapters."""
     tasks: tuple[Task, ...]
 
@@ -167,7 +166,7 @@ async def decide(plan: PromotionTest) -> Decision:
 
 def tasks_to_retry(store: Store, tasks: Sequence[Task]) -> list[Task]:
     """Return the tasks that failed at first. One without a first attempt is left out: no adviser took part in it."""
-    rows = store.attempt_rows(FIRST_TRIAL_OF_GATE, [task.id for task in tasks])
+    rows = store.attempt_rows(GATE_FIRST_TRIAL, [task.id for task in tasks])
     failed = {row.task_id for row in rows if row.failed}
     return [task for task in tasks if task.id in failed]
 
@@ -201,12 +200,12 @@ async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple
         ConfigError: an arm holds facts of other conditions.
     """
     experiment, store, concurrency = plan.config.experiment, ledger.store, plan.config.experiment.loop.concurrency
-    budget = Budget(experiment.gate, lambda: usage_of_arms(store, is_of_gate), "gate")
+    budget = Budget(experiment.gate, lambda: usage_of_arms(store, is_gate_arm), "gate")
     evaluation = Evaluation(plan.config, components, ledger, plan.tasks, asyncio.Semaphore(concurrency), budget)
-    arms: dict[str, Arm] = {FIRST_TRIAL_OF_GATE: NoAdviceArm()}
+    arms: dict[str, Arm] = {GATE_FIRST_TRIAL: NoAdviceArm()}
     for adapter in (plan.candidate, plan.baseline):
         arms[_stored_arm(adapter)] = NoAdviceArm() if adapter is None else ModelArm(model=served_name(adapter))
-    played = [evaluation.played_arm(stored, arm, FIRST_TRIAL_OF_GATE) for stored, arm in arms.items()]
+    played = [evaluation.played_arm(stored, arm, GATE_FIRST_TRIAL) for stored, arm in arms.items()]
     for one in played:
         store.declare(one.stored, one.conditions)
     first, *sides = map(evaluation.experience_of, played)
@@ -225,10 +224,10 @@ async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple
             test = sequential_test(differences, LEVEL)
             if test.conclusion is not Conclusion.OPEN:
                 break
-    if not store.played_tasks(FIRST_TRIAL_OF_GATE):
-        raise MissingInput(f"No task could be played. The last cause: {store.last_cause(FIRST_TRIAL_OF_GATE)}")
+    if not store.played_tasks(GATE_FIRST_TRIAL):
+        raise MissingInput(f"No task could be played. The last cause: {store.last_cause(GATE_FIRST_TRIAL)}")
     return test, differences
 
 
 def _stored_arm(adapter: PromotedAdapter | None) -> str:
-    return gate(NO_ADVICE if adapter is None else adapter.sha256[:DIGITS])
+    return gate_arm(NO_ADVICE if adapter is None else adapter.sha256[:DIGITS])

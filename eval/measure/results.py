@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Outcome, Task, Usage
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import AttemptRow, Store
 
 from .statistics import Floats, Groups, Intervals, MeanInterval, mcnemar
@@ -339,7 +339,7 @@ def _seed_result(store: Store, stored: str, first: str, attempts: _Attempts, com
         return_NT=return_NT[:, common_T],
         all_solved_NT=np.where(settled_NT, solved_NT, 0.0),
         all_return_NT=np.where(settled_NT, return_NT, 0.0),
-        invalid=store.invalid_count(stored),
+        invalid=store.arm_counts()[stored].invalid,
         usage=store.usage(stored),
         first_trial=first,
     )

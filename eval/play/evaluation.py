@@ -9,22 +9,21 @@ from typing import Any
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.agents.arms.baselines import NoAdviceArm
-from retroformer.config.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, Parts, chosen_tasks, make_actor, make_evaluator, parts
-from retroformer.config.storage import open_store
-from retroformer.config.views import reflection_renderer
+from retroformer.config.file import Config
+from retroformer.config.parts import Parts, chosen_tasks, make_actor, make_evaluator, parts, reflection_renderer
 from retroformer.environments.registry import taskset
 from retroformer.files.text import sha256_of
 from retroformer.method.protocols import Agent, Reflector
 from retroformer.method.records import Task, Usage
+from retroformer.run.arm_names import first_trial, first_trial_with, is_for_training, is_gate_arm, own_first_trial
 from retroformer.run.attempts import Budget, Experience
-from retroformer.run.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk, play_elsewhere
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.schedule import Work, work_through
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 
 from .preflight import setting_of, training_attempts, with_arm_settings, with_repeat
 from .verify import verify_actor
@@ -75,7 +74,7 @@ class PlayedArm:
 class Evaluation:
     """Components, tasks and budget that all arms of one actor, or of one repeat, share."""
 
-    config: LoadedConfig
+    config: Config
     components: Parts
     ledger: Ledger
     tasks: tuple[Task, ...]
@@ -191,7 +190,7 @@ class Evaluation:
 
 @asynccontextmanager
 async def open_evaluations(
-    config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], actor: str
+    config: Config, ledger: Ledger, tasks: tuple[Task, ...], actor: str
 ) -> AsyncIterator[list[Evaluation]]:
     """Start the components of an evaluation, and return one for each repeat.
 
@@ -209,7 +208,7 @@ async def open_evaluations(
 
 
 @asynccontextmanager
-async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIterator[Play]:
+async def open_player(config: Config, name: str, repeat: int) -> AsyncIterator[Play]:
     """Start what a worker needs, and yield what plays chunks of an arm's tasks.
 
     Raises:
@@ -223,7 +222,7 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
         async with _start(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
             _declare(evaluation)
 
-            async def play(chunk: Chunk) -> Played:
+            async def play(chunk: Chunk) -> ChunkResult:
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.
                 if chunk.arm not in experiences:
                     experiences[chunk.arm] = evaluation.experience(chunk.arm)
@@ -236,7 +235,7 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
 
 @asynccontextmanager
 async def _start(
-    config: LoadedConfig,
+    config: Config,
     ledger: Ledger,
     tasks: tuple[Task, ...],
     name: str,
@@ -246,7 +245,7 @@ async def _start(
     experiment = config.experiment
 
     def is_for_report(arm: str) -> bool:
-        return not (is_for_training(arm) or is_of_gate(arm))
+        return not (is_for_training(arm) or is_gate_arm(arm))
 
     asks_reflector = bool(experiment.eval.reflector_models)
     async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:

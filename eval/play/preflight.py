@@ -16,18 +16,17 @@ from pathlib import Path
 
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arms.arm import Arm, ArmSetting
-from retroformer.config.adapters import model_folder, reward_folder, served_folder
-from retroformer.config.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import check_prompts, chosen_tasks, require_addresses
 from retroformer.config.sections.base import adapter_name, best_of
-from retroformer.config.storage import open_store, open_whole_store
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Task, Trajectory, task_of_story
+from retroformer.run.adapters import model_folder, reward_folder, served_folder
+from retroformer.run.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store, open_whole_store
 
 
 def preflight(experiment: Experiment) -> tuple[Task, ...]:

@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
-from retroformer.config.adapters import REFLECTOR, model_folder, reward_folder
-from retroformer.config.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import Parts
 from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
 from retroformer.method.records import Message
+from retroformer.run.adapters import REFLECTOR, model_folder, reward_folder
+from retroformer.run.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.run.provenance import folder_sha256, trained_sha256
 from retroformer.run.store import Store
 

@@ -23,7 +23,7 @@ from retroformer.files.document import (
     chapter,
     code,
     emphasis,
-    joined,
+    join_words,
     number,
     quoted,
     share,
@@ -215,7 +215,7 @@ class Examples:
         if not self._writing:
             return
         shown = set(self._arms) if self._all_write else self._writing
-        names = joined(", ", (emphasis(name) for stored, name in self._arms.items() if stored in shown))
+        names = join_words(", ", (emphasis(name) for stored, name in self._arms.items() if stored in shown))
         complete = chain.from_iterable(first for wrote, first in self._first.items() if wrote >= shown)
         tasks = [facts for _, facts in sorted(complete, key=itemgetter(0))[:EXAMPLES]]
         first = "The first task" if len(tasks) == 1 else f"The first {len(tasks)} tasks"

@@ -12,15 +12,15 @@ from statistics import fmean
 from typing import NamedTuple
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.config.adapters import served_folder
-from retroformer.config.arm_names import LIVE, WRITTEN, is_rated
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
-from retroformer.config.storage import open_store
 from retroformer.environments.extras import TaskFacts
 from retroformer.files.document import DASH, Cell, Chapter, Table, arm_cell, chapter, number, table
 from retroformer.method.records import Outcome, Usage
+from retroformer.run.adapters import served_folder
+from retroformer.run.arm_names import LIVE, WRITTEN, is_rated
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult
 from .evaluation import ReportInput, each_seed

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from retroformer.config.arm_names import first_trial
 from retroformer.config.experiment import Experiment
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
 from retroformer.method.records import Task
+from retroformer.run.arm_names import first_trial
 from retroformer.run.store import Store
 
 from ..measure.results import ArmResult, Rates, rates_of

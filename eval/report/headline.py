@@ -28,7 +28,7 @@ from retroformer.files.document import (
     chapter,
     code,
     emphasis,
-    joined,
+    join_words,
     number,
     strong,
     table,
@@ -123,7 +123,9 @@ def verdict(evaluation: ReportInput) -> Iterator[Listing | Words]:
             sentence(shown, (emphasis(other),), one, ", with unfinished ones counted as failures" if all_tasks else "")
             for one, all_tasks in zip(claims, counted, strict=True)
         ]
-        items.append(Cell(words=joined(" ", sentences), value=claims[0].compared.difference.mean, arms=(name, other)))
+        items.append(
+            Cell(words=join_words(" ", sentences), value=claims[0].compared.difference.mean, arms=(name, other))
+        )
         if len({one.relation for one in claims}) > 1:
             disputed[name] = None
     if rates.unfinished:
@@ -154,7 +156,7 @@ def _warning(rates: Rates, disputed: Sequence[str]) -> Words:
         return f"{unfinished}, so arms cannot be compared over finished tasks alone."
     if disputed:
         depends = " depends on whether they are counted as failures."
-        return (f"{unfinished}, and the verdict on ", *joined(" and ", map(strong, disputed)), depends)
+        return (f"{unfinished}, and the verdict on ", *join_words(" and ", map(strong, disputed)), depends)
     return f"{unfinished}; counting them as failures does not change the verdicts."
 
 
@@ -224,7 +226,7 @@ def _how_to_read(evaluation: ReportInput) -> Words:
     counts = Counter(task.split for task in evaluation.tasks)
     splits: Spans = ("split ", *map(code, counts))
     if len(counts) > 1:
-        splits = ("splits ", *joined(" and ", ((code(split), f" ({count})") for split, count in counts.items())))
+        splits = ("splits ", *join_words(" and ", ((code(split), f" ({count})") for split, count in counts.items())))
     unfinished = "No task was left unfinished."
     if rates.unfinished:
         unfinished = (

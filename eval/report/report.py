@@ -12,10 +12,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from retroformer.config.arm_names import first_trial
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_whole_store
+from retroformer.config.file import Config
 from retroformer.environments.extras import ChapterBuilder
 from retroformer.environments.registry import extras
 from retroformer.errors import InfrastructureFailure, MissingInput
@@ -35,7 +33,9 @@ from retroformer.files.document import (
     trial_columns,
 )
 from retroformer.method.records import Task
+from retroformer.run.arm_names import first_trial
 from retroformer.run.ledger import Ledger
+from retroformer.run.store import open_whole_store
 
 from ..measure.results import ArmResult, Rates, arm_results, count_unfinished, rates_of
 from ..play.evaluation import Evaluation, open_evaluations
@@ -87,7 +87,7 @@ Results = Mapping[str, Sequence[ArmResult]]
 """Results of arms by actor or repeat; of an evaluation without either, under the empty name."""
 
 
-async def compare_arms(*configs: LoadedConfig) -> str:
+async def compare_arms(*configs: Config) -> str:
     """Play what the store lacks and write the reports; return a line with the path of the one about all.
 
     `configs` are one config, or the domains of one.
@@ -112,14 +112,14 @@ async def compare_arms(*configs: LoadedConfig) -> str:
     return path
 
 
-def _on_held_out_split(config: LoadedConfig) -> LoadedConfig:
+def _on_held_out_split(config: Config) -> Config:
     """Return the config with the first held-out split in place of the training split; it can play the others, too."""
     experiment = config.experiment
     environment = experiment.environment.model_copy(update={"split": experiment.held_out_splits[0]})
     return replace(config, experiment=experiment.model_copy(update={"environment": environment}))
 
 
-async def _compare(config: LoadedConfig, tasks: tuple[Task, ...], unfinished: list[str]) -> Results:
+async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str]) -> Results:
     """Play all arms with one actor, or in one repeat, after another, and write the reports.
 
     Adds a sentence to `unfinished` for each actor or repeat with unfinished tasks. The conditions of every actor are

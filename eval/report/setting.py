@@ -14,7 +14,6 @@ import yaml
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arms.arm import Arm
 from retroformer.agents.arms.baselines import UNSUITABLE
-from retroformer.config.adapters import served_folder
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import TaskFacts
@@ -32,11 +31,12 @@ from retroformer.files.document import (
     arm_cell,
     chapter,
     code,
-    joined,
+    join_words,
     number,
     quoted,
     table,
 )
+from retroformer.run.adapters import served_folder
 from retroformer.run.provenance import code_version, package_versions
 from retroformer.run.stage_metrics import METRICS, recorded_tasks
 
@@ -89,7 +89,11 @@ class ArmDescriptions:
     def chapters(self) -> Iterator[Chapter]:
         experiment = self._evaluation.experiment
         rows = [
-            [arm_cell(name), Cell(words=joined("", (arm.describe(), self._note_on(name)))), Cell(words=_retries(arm))]
+            [
+                arm_cell(name),
+                Cell(words=join_words("", (arm.describe(), self._note_on(name)))),
+                Cell(words=_retries(arm)),
+            ]
             for name, arm in experiment.eval.arms.items()
         ]
         arms = table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
@@ -169,7 +173,7 @@ def _retries(arm: Arm) -> Words:
     if isinstance(arm.actor_model, str):
         changes.append(("the model ", code(arm.actor_model)))
     elif arm.actor_model is not None:
-        models = joined(", ", map(code, arm.actor_model))
+        models = join_words(", ", map(code, arm.actor_model))
         changes.append(("the models ", *models, "; mean over these training seeds"))
     if arm.prompts is not None:
         changes.append(("the prompts ", code(str(arm.prompts)), " from the first attempt on"))
@@ -177,7 +181,7 @@ def _retries(arm: Arm) -> Words:
         changes.append((f"at temperature {arm.actor_temperature:g}",))
     if arm.last_attempt is not None:
         changes.append(("sees its last attempt" if arm.last_attempt else "does not see its last attempt",))
-    return joined(", ", changes) or "as at trial 0"
+    return join_words(", ", changes) or "as at trial 0"
 
 
 def stage_configs(evaluation: ReportInput) -> Iterator[Chapter]:

@@ -12,7 +12,7 @@ from retroformer.files.document import (
     arm_cell,
     chapter,
     emphasis,
-    joined,
+    join_words,
     number,
     table,
     trial_columns,
@@ -151,7 +151,7 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> list
     if own := [emphasis(arm.name) for arm in results if not arm.shares_first]:
         shared = emphasis(shared_first_arm(results).name)
         others = ". Arms that played another trial 0, and may have solved such a task at once: "
-        words = ("These tasks failed at the trial 0 of ", shared, others, *joined(", ", own), ".")
+        words = ("These tasks failed at the trial 0 of ", shared, others, *join_words(", ", own), ".")
         shown.append(Paragraph(words=words))
     shown.append(table(["arm", *by], rows, caption, failed))
     if compared:

@@ -11,9 +11,20 @@ from itertools import chain
 from typing import NamedTuple
 
 from retroformer.environments.extras import TaskFacts
-from retroformer.files.document import Cell, Chapter, arm_cell, chapter, code, emphasis, joined, number, share, table
+from retroformer.files.document import (
+    Cell,
+    Chapter,
+    arm_cell,
+    chapter,
+    code,
+    emphasis,
+    join_words,
+    number,
+    share,
+    table,
+)
 from retroformer.method.records import Reflection, Trajectory
-from retroformer.method.repetition import COPIED_WORDS, RESTATING, DistinctCounter, copied
+from retroformer.method.repetition import COPIED_WORDS, RESTATEMENT_SHARE, DistinctCounter, copied_share
 
 from .evaluation import ReportInput
 
@@ -26,7 +37,7 @@ _NOTE = (
     emphasis("Copied"),
     f" is the mean share of sequences of {COPIED_WORDS} words that are also in the last message of the reflector's "
     "prompt, or in the attempt if there was no prompt; a reflection restates if that share is at least "
-    f"{RESTATING:.0%}. A structured reflection has both sections of Retroformer's Fig. 7.",
+    f"{RESTATEMENT_SHARE:.0%}. A structured reflection has both sections of Retroformer's Fig. 7.",
 )
 _HEADER = (
     "arm",
@@ -73,7 +84,7 @@ class AdviceTelemetry:
 
     def _add(self, stored: str, reflection: Reflection, failure: Trajectory | None) -> None:
         text = reflection.text
-        structure, copies = read_structure(text), copied(text, _source(reflection, failure))
+        structure, copies = read_structure(text), copied_share(text, _source(reflection, failure))
         self._models[stored].add(reflection.author.model)
         self._copied[stored] += copies
         for counter in self._distinct[stored]:
@@ -81,7 +92,7 @@ class AdviceTelemetry:
         self._counts[stored].update(
             reflections=1,
             words=len(text.split()),
-            restating=copies >= RESTATING,
+            restating=copies >= RESTATEMENT_SHARE,
             reflection=structure.reflection,
             new_plan=structure.new_plan,
             structured=structure.complete,
@@ -92,7 +103,7 @@ class AdviceTelemetry:
         rows = [
             [
                 arm_cell(self._names[stored]),
-                Cell(words=joined(", ", map(code, sorted(self._models[stored])))),
+                Cell(words=join_words(", ", map(code, sorted(self._models[stored])))),
                 number(total),
                 number(counts["words"] / total, ".1f"),
                 *(number(counter.share, ".3f") for counter in self._distinct[stored]),

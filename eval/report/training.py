@@ -5,7 +5,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retroformer.config.adapters import reward_beside, reward_folder, served_folder
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
 from retroformer.files.document import (
@@ -27,6 +26,7 @@ from retroformer.files.document import (
     table,
     unbroken,
 )
+from retroformer.run.adapters import reward_beside, reward_folder, served_folder
 from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
 from ..measure.statistics import over_seeds

@@ -4,8 +4,8 @@ Each step is a command of its own, so it can be killed and repeated like any oth
 reflector is the best follows from the results on the development tasks, in the run RUN.development.
 
 With `rounds.staleness`, the next rounds are collected while a round trains, with the best reflector that is known by
-then. Facts carry the hash of their reflector, and with `reflector.tokens` the probabilities with which it wrote them;
-`train.grpo.reward: stored` weighs them by those.
+then. Facts carry the hash of their reflector, and with `train.grpo.reward: stored`, which weighs them by those, the
+probabilities with which it wrote them.
 """
 
 import json
@@ -18,13 +18,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-from retroformer.config.arm_names import evaluation
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
+from retroformer.config.imports import Stage, stage_package
 from retroformer.config.parts import chosen_tasks
-from retroformer.config.stages import Stage, stage_package
-from retroformer.config.storage import open_whole_store
 from retroformer.errors import ConfigError, ServiceError
+from retroformer.run.arm_names import eval_arm
+from retroformer.run.store import open_whole_store
 
 from ..measure.results import arm_results
 
@@ -136,6 +136,6 @@ def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], name
     development = load(config, [*overrides, *_comparison_overrides(experiment, names)])
     tasks = chosen_tasks(development, development.eval.tasks, (str(experiment.rounds.split),))
     with closing(open_whole_store(development)) as store:
-        arms, last_counts = {name: [evaluation(name)] for name in names}, development.evaluator.last_counts
+        arms, last_counts = {name: [eval_arm(name)] for name in names}, development.evaluator.last_counts
         results = arm_results(store, tasks, arms, development.loop.trials, last_counts=last_counts)
     return {result.name: float(result.solved_NT[-1].mean()) for result in results}

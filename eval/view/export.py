@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
-from retroformer.files.durable import replacing
+from retroformer.files.durable import replace_file
 
 from .index import Index
 from .pages.compare import Side, comparison, evaluated_sides, sides
@@ -115,7 +115,7 @@ def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: P
         "inline": inline("keys.js", "sort.js"),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+    with replace_file(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
         file.writelines(site.stream(Page("file.html", ", ".join(source.name for source in sources), content)))
     return f"{path} shows {', '.join(source.name for source in sources)}. {notice}"
 

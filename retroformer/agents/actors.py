@@ -202,6 +202,7 @@ def _move(call: RequestedCall, tools: tuple[Tool, ...]) -> Move:
         return Move(action=call.written, refusal=str(fault))
 
 
+@dataclass(frozen=True)
 class Chooser:
     """Actor that asks its model for one of the actions that `choices` lists, as a continuation of plain text.
 
@@ -209,19 +210,20 @@ class Chooser:
     completions; only the experiment's own server can hold a model to listed texts.
     """
 
-    def __init__(self, model: LanguageModel, choices: Choices, temperature: float, max_new_tokens: int) -> None:
-        self._model, self._choices = model, choices
-        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+    model: LanguageModel
+    choices: Choices
+    temperature: float
+    max_new_tokens: int
 
     async def act(self, scene: Scene) -> Move:
         """Return the next action. Raises EndpointFailure, or ConfigError if none is listed."""
-        offered = offered_among(self._choices, scene)
-        completion = await self._model.complete(
+        offered = offer_actions(self.choices, scene)
+        completion = await self.model.complete(
             offered.prompt,
-            temperature=self._temperature,
-            max_new_tokens=self._max_new_tokens,
+            temperature=self.temperature,
+            max_new_tokens=self.max_new_tokens,
             stop=["\n"],
-            seed=scene.seed if self._temperature else None,
+            seed=scene.seed if self.temperature else None,
             choices=offered.continuations,
         )
         actions = dict(zip(offered.continuations, offered.actions, strict=True))
@@ -231,7 +233,7 @@ class Chooser:
         )
 
 
-def offered_among(choices: Choices, scene: Scene) -> OfferedActions:
+def offer_actions(choices: Choices, scene: Scene) -> OfferedActions:
     """Return the attempt so far, ending with `>`, and the actions that may follow. Raises ConfigError if none may."""
     listed = {f" {' '.join(action.split())}\n": action for action in choices(scene)}
     if not listed:
@@ -249,6 +251,6 @@ def _chooser(choices: Choices) -> ActorKind:
         return Chooser(parts.model(), choices, parts.settings.temperature, parts.settings.max_new_tokens)
 
     def offers(_: Any, scene: Scene) -> OfferedActions:
-        return offered_among(choices, scene)
+        return offer_actions(choices, scene)
 
     return ActorKind(build, reads_pack=False, reads_last_attempt=False, offers=offers)

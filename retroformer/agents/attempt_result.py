@@ -17,12 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from retroformer.agents.messages import final_text, kept_messages, steps_of
+from retroformer.agents.messages import clean_messages, final_text, steps_of
 from retroformer.endpoint.answers import strip_thinking
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
-from retroformer.method.conversation import ChatMessage
-from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory, Usage
+from retroformer.method.records import ChatMessage, Ending, Outcome, Step, Task, Trajectory, Usage
 
 _ROUNDING = 1e-9
 """A mean of ones may be a little above 1."""
@@ -57,8 +56,7 @@ class AttemptResult(BaseModel):
 def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptResult:
     """Return what an agent returned in one form. Without a score in it, `score` rates the task and the answer.
 
-    Raises:
-        ValueError: the value has another form, or there is no score or no answer to rate; the sentence names the field.
+    Raises ValueError, which names the field, if the value has another form, no score or no answer to rate.
     """
     form = _form(value)
     answered = not (form.output is None and form.steps is None and form.messages is None)
@@ -67,8 +65,8 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         any(key not in _Form.model_fields for key in value) or (form.score is None and score is not None)
     ):
         raise ValueError(f"there is no answer to rate: return a text, steps, messages or an output{_hint(value)}")
-    messages = None if form.messages is None else kept_messages(form.messages)
-    steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(messages or ())))
+    messages = None if form.messages is None else clean_messages(form.messages)
+    steps = tuple(map(_clean_step, form.steps if form.steps is not None else steps_of(messages or ())))
     output = final_text(steps) if form.output is None else strip_thinking(form.output)
     if form.output is not None and not steps:
         steps = (Step(action=output, observation=""),)
@@ -77,7 +75,7 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
         rated = score(task, output)
-    return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage, messages=messages)
+    return AttemptResult(steps=steps, output=output, score=parse_score(rated), usage=form.usage, messages=messages)
 
 
 def as_trajectory(task: Task, opening: str, result: AttemptResult) -> Trajectory:
@@ -118,7 +116,7 @@ def _known_usage(usage: Any) -> Any:
     return {name: usage[name] for name in Usage.model_fields if name in usage} if isinstance(usage, Mapping) else usage
 
 
-def _as_lived(step: Step) -> Step:
+def _clean_step(step: Step) -> Step:
     """Return a step without thinking, which no reflector reads, and without a reward: the score alone is the return."""
     said = {"thought": strip_thinking(step.thought), "action": strip_thinking(step.action)}
     return step.model_copy(update={"reward": 0.0, **said})
@@ -131,7 +129,7 @@ def is_result(value: Any) -> bool:
     return isinstance(value, str | list | tuple)
 
 
-def checked_score(score: Any) -> float:
+def parse_score(score: Any) -> float:
     """Return a score as a number from 0 to 1; True is 1. Raises ValueError if it is none."""
     try:
         number = float(score) if isinstance(score, bool | int | float) or hasattr(score, "__float__") else math.nan

@@ -1,11 +1,13 @@
 """Evaluators that judge attempts without the true outcome (Reflexion, sections 3 and 4.1)."""
 
+from dataclasses import dataclass
+
 from retroformer.endpoint.model import LanguageModel
 from retroformer.method.prompts import PromptPack, judge_prompt
 from retroformer.method.protocols import Judgement
 from retroformer.method.records import Ending, Trajectory, Transition
 
-_GAVE_UP = frozenset({Ending.REPETITION, Ending.TOO_MANY_ACTIONS, Ending.STEP_LIMIT})
+_FAILED_ENDINGS = frozenset({Ending.REPETITION, Ending.TOO_MANY_ACTIONS, Ending.STEP_LIMIT})
 _ANSWER_TOKENS = 8
 
 
@@ -14,7 +16,7 @@ class HeuristicEvaluator:
 
     async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
         """Judge the attempt by its ending."""
-        return Judgement(solved=attempt.ending not in _GAVE_UP)
+        return Judgement(solved=attempt.ending not in _FAILED_ENDINGS)
 
 
 class TestsEvaluator:
@@ -25,15 +27,18 @@ class TestsEvaluator:
         return Judgement(solved=bool(last.tests_passed))
 
 
+@dataclass(frozen=True)
 class ModelEvaluator:
     """Evaluator that asks a language model whether the attempt solved the task."""
 
-    def __init__(self, model: LanguageModel, pack: PromptPack, characters: int) -> None:
-        self._model, self._pack, self._characters = model, pack, characters
+    model: LanguageModel
+    pack: PromptPack
+    characters: int
+    """Largest number of characters of an attempt in the prompt."""
 
     async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
         """Count the attempt as solved if the answer begins with yes. Raises EndpointFailure."""
-        prompt = judge_prompt(self._pack, self._characters, attempt)
-        answer = await self._model.complete(prompt, temperature=0.0, max_new_tokens=_ANSWER_TOKENS)
+        prompt = judge_prompt(self.pack, self.characters, attempt)
+        answer = await self.model.complete(prompt, temperature=0.0, max_new_tokens=_ANSWER_TOKENS)
         words = answer.text.strip().strip("*\"'`").lower()
         return Judgement(solved=words.startswith("yes"), usage=answer.usage)

@@ -15,20 +15,15 @@ from pydantic import ValidationError
 
 from retroformer.endpoint.answers import strip_thinking, strip_thinking_from_part
 from retroformer.files.text import storable
-from retroformer.method.conversation import ROLES, ChatMessage, content_text
-from retroformer.method.records import Step
+from retroformer.method.records import ROLES, ChatMessage, Step, content_text
 
 _ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other packages by those of the OpenAI API."""
 
 
 def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
-    """Return the steps of the conversation.
-
-    Raises:
-        ValueError: a message has another form; the sentence names its place.
-    """
-    kept = kept_messages(messages)
+    """Return the steps of the conversation. Raises ValueError, which names a message of another form."""
+    kept = clean_messages(messages)
     steps = list[Step]()
     for number, message in enumerate(kept):
         if message.role != "assistant":
@@ -39,19 +34,21 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
         for place, call in enumerate(message.tool_calls):
             # Some servers give calls no ids: their answers come in the order of the calls.
             of_call = [answer for answer in results if answer.tool_call_id == call.id]
-            observation = _said(results[place : place + 1] if call.id is None else of_call)
+            observation = _joined_content(results[place : place + 1] if call.id is None else of_call)
             action = f"{call.function.name}({call.function.arguments})"
             steps.append(Step(thought="" if place else said, action=action, observation=observation))
         if not message.tool_calls:
-            steps.append(Step(action=said, observation=_said(answer for answer in answers if answer.role == "user")))
+            steps.append(
+                Step(action=said, observation=_joined_content(answer for answer in answers if answer.role == "user"))
+            )
     return tuple(steps)
 
 
-def _said(messages: Iterable[ChatMessage]) -> str:
+def _joined_content(messages: Iterable[ChatMessage]) -> str:
     return "\n".join(content_text(message.content) for message in messages)
 
 
-def kept_messages(messages: Sequence[Any], where: str = "messages") -> tuple[ChatMessage, ...]:
+def clean_messages(messages: Sequence[Any], where: str = "messages") -> tuple[ChatMessage, ...]:
     """Return the messages as they are stored: without thinking, and without fields of other packages.
 
     Args:
@@ -66,7 +63,7 @@ def kept_messages(messages: Sequence[Any], where: str = "messages") -> tuple[Cha
         place = f"{where}[{number}]"
         parts = message.get("parts") if isinstance(message, Mapping) and "content" not in message else None
         split = _split_parts(message.get("role"), parts, f"{place}.parts") if isinstance(parts, list) else [message]
-        kept += [_kept(one, place) for one in split]
+        kept += [_clean_message(one, place) for one in split]
     return tuple(kept)
 
 
@@ -78,7 +75,7 @@ def readable_message(message: Mapping[str, Any]) -> ChatMessage:
     known = {**message, "role": message["role"] if message.get("role") in ROLES else "user"}
     for readable in (known, {**known, "tool_calls": None}):
         with suppress(ValueError, RecursionError):
-            (kept,) = kept_messages([readable])
+            (kept,) = clean_messages([readable])
             return kept.model_copy(update={"content": content_text(kept.content)})
     return ChatMessage(role=known["role"], content=json.dumps(message.get("content")))
 
@@ -107,7 +104,7 @@ def _split_parts(role: Any, parts: Sequence[Any], where: str) -> Iterator[dict[s
     yield from results
 
 
-def _kept(message: Any, where: str) -> ChatMessage:
+def _clean_message(message: Any, where: str) -> ChatMessage:
     role, content, called = (_field(message, name) for name in ("role", "content", "tool_calls"))
     if not role and not isinstance(message, Mapping):
         role = _field(message, "type")
@@ -126,13 +123,13 @@ def _kept(message: Any, where: str) -> ChatMessage:
     calls = [_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(called or ())]
     try:
         return ChatMessage.model_validate(
-            {"role": role, "content": _kept_content(content, said), "tool_calls": calls, **kept}
+            {"role": role, "content": _clean_content(content, said), "tool_calls": calls, **kept}
         )
     except ValidationError as error:
         raise ValueError(f"{where}.content: {error.errors()[0]['msg']}") from None
 
 
-def _kept_content(content: Any, said: Callable[[str], str]) -> Any:
+def _clean_content(content: Any, said: Callable[[str], str]) -> Any:
     """Return text, or a list of parts without those that are thinking."""
     if content is None or isinstance(content, str):
         return content if content is None else storable(said(content))

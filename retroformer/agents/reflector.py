@@ -1,6 +1,7 @@
 """The arm whose advice a language model writes, and its reflector: the trained model or any other."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
@@ -9,7 +10,7 @@ from retroformer.agents.arms.arm import Arm, ArmParts, ArmSetting, Models
 from retroformer.config.sections.base import best_of
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import ConfigError
-from retroformer.files.document import Words, code, joined
+from retroformer.files.document import Words, code, join_words
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory
@@ -66,55 +67,44 @@ class ModelArm(Arm):
         sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[self.history]
         if isinstance(self.model, str):
             return "written by the model ", code(self.model), sees
-        models = joined(", ", map(code, self.model))
+        models = join_words(", ", map(code, self.model))
         return "written by the models ", *models, f"{sees}; mean over these training seeds"
 
 
+@dataclass(frozen=True)
 class ModelReflector:
     """Reflector that asks a language model for advice."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        render: Render,
-        temperature: float,
-        max_new_tokens: int,
-        stop: tuple[str, ...] = (),
-        adapter_sha256: str | None = None,
-        *,
-        tokens: bool = False,
-    ) -> None:
-        """Ask `model`; with `tokens`, reflections keep their tokens with their log-probabilities."""
-        self._model, self._render = model, render
-        self._temperature, self._max_new_tokens = temperature, max_new_tokens
-        self._stop, self._adapter_sha256, self._tokens = stop, adapter_sha256, tokens
-
-    @property
-    def model(self) -> LanguageModel:
-        """The model that writes."""
-        return self._model
+    model: LanguageModel
+    render: Render
+    temperature: float
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    adapter_sha256: str | None = None
+    tokens: bool = False
+    """Whether reflections keep their tokens with their log-probabilities."""
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Write advice for the next trial. Raises EndpointFailure."""
-        prompt = self._render(trajectory, memory)
-        completion = await self._model.complete(
+        prompt = self.render(trajectory, memory)
+        completion = await self.model.complete(
             prompt,
-            temperature=self._temperature,
-            max_new_tokens=self._max_new_tokens,
-            stop=self._stop,
+            temperature=self.temperature,
+            max_new_tokens=self.max_new_tokens,
+            stop=self.stop,
             seed=seed,
-            tokens=self._tokens,
+            tokens=self.tokens,
         )
         return Reflection(
             text=completion.text.strip(),
             prompt=prompt,
             author=Author(
                 # The own server's port differs from run to run; the adapter's hash identifies the model.
-                endpoint=str(self._model.endpoint.base_url or "embedded"),
-                model=self._model.model,
-                adapter_sha256=self._adapter_sha256,
+                endpoint=str(self.model.endpoint.base_url or "embedded"),
+                model=self.model.model,
+                adapter_sha256=self.adapter_sha256,
             ),
-            sampling=Sampling(temperature=self._temperature, max_new_tokens=self._max_new_tokens, seed=seed),
+            sampling=Sampling(temperature=self.temperature, max_new_tokens=self.max_new_tokens, seed=seed),
             finish_reason=completion.finish_reason,
             drawn=completion.drawn,
             usage=completion.usage,

@@ -21,9 +21,23 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
-from retroformer.method.conversation import THINKING, ChatMessage, ContentPart, FunctionCall, ToolCall
-from retroformer.method.immutable import OMIT_EMPTY, OMIT_NONE
-from retroformer.method.records import Ending, Key, Name, Outcome, Record, Reflection, Step, Usage
+from retroformer.method.records import (
+    OMIT_EMPTY,
+    OMIT_NONE,
+    THINKING,
+    ChatMessage,
+    ContentPart,
+    Ending,
+    FunctionCall,
+    Key,
+    Name,
+    Outcome,
+    Record,
+    Reflection,
+    Step,
+    ToolCall,
+    Usage,
+)
 from retroformer.run.store.marks import Mark
 
 _ROUNDING = 1e-6

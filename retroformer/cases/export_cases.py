@@ -14,17 +14,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from retroformer.agents.attempt_result import checked_score
+from retroformer.agents.attempt_result import parse_score
 from retroformer.agents.messages import steps_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt, CaseTask, Origin, fault_of
 from retroformer.cases.files import FORMATS, write_cases
 from retroformer.coach.stories.reading import shared_trial
-from retroformer.config.arm_names import UNADVISED, is_rated
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_whole_store
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key, Reflection, Trajectory, task_of_story
-from retroformer.run.store import Store, StoredReflection
+from retroformer.run.arm_names import UNADVISED, is_rated
+from retroformer.run.store import Store, StoredReflection, open_whole_store
 from retroformer.run.store.marks import Mark
 
 Attempt = tuple[Key, Trajectory]
@@ -197,7 +196,7 @@ def _exact_attempt(opening: str, attempt: Trajectory) -> CaseAttempt:
 
 def _plain_attempt(attempt: Trajectory) -> CaseAttempt:
     """Return an attempt in the form in which it was given: messages, its answer alone, or its steps."""
-    score, usage = checked_score(attempt.episode_return), attempt.usage
+    score, usage = parse_score(attempt.episode_return), attempt.usage
     if attempt.messages is not None:
         said = [(step.thought, step.action, step.observation) for step in steps_of(attempt.messages)]
         own = [(step.thought, step.action, step.observation) for step in attempt.steps]

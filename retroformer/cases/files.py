@@ -17,10 +17,9 @@ from pydantic import BaseModel, JsonValue
 from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.bounded import GIB, open_regular, size, text_lines
-from retroformer.files.durable import replacing
-from retroformer.method.conversation import ChatMessage, ContentPart
-from retroformer.method.records import Reflection
-from retroformer.run.store.rows import serialised
+from retroformer.files.durable import replace_file
+from retroformer.method.records import ChatMessage, ContentPart, Reflection
+from retroformer.run.store.rows import serialise
 
 if TYPE_CHECKING:
     import pyarrow
@@ -61,7 +60,7 @@ def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | N
     path = Path(path)
     write = _write_parquet if (file_format or _format_of(path)) == "parquet" else _write_lines
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished:
+    with replace_file(path) as unfinished:
         return write(unfinished, cases)
 
 
@@ -84,7 +83,7 @@ def _write_lines(path: Path, cases: Iterable[Case]) -> int:
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for case in cases:
-            file.write(f"{serialised(case)[1]}\n")
+            file.write(f"{serialise(case)[1]}\n")
             count += 1
     return count
 
@@ -182,7 +181,7 @@ def _without_nulls(value: Any) -> Any:
 
 def _row(case: Case) -> dict[str, Any]:
     """Return the row of a case."""
-    row: dict[str, Any] = json.loads(serialised(case)[1])
+    row: dict[str, Any] = json.loads(serialise(case)[1])
     if not isinstance(row["task"]["input"], str):
         row["task"]["input_json"] = row["task"].pop("input")
     for _, message in _messages(row):

@@ -26,17 +26,16 @@ from retroformer.agents.attempt_result import as_trajectory, read_result, text_o
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAttempt, Origin
 from retroformer.cases.files import FORMATS, read_cases
 from retroformer.cases.traced import Omission, TracedAttempt, cases_of
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.conditions import check_imported, is_record_of_conditions, prompts_sha256
 from retroformer.config.experiment import Experiment
-from retroformer.config.plugins import load_plugin, plugin_names
-from retroformer.config.storage import open_store
-from retroformer.config.views import reads_pack, reflection_renderer
+from retroformer.config.imports import load_plugin, plugin_names
+from retroformer.config.parts import reads_pack, reflection_renderer
 from retroformer.endpoint.answers import strip_thinking
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
-from retroformer.run.store import NewReflection, NewTrajectory
+from retroformer.run.arm_names import COLLECT, UNADVISED
+from retroformer.run.store import NewReflection, NewTrajectory, open_store
 from retroformer.run.store.marks import Mark
 
 IMPORTERS = "retroformer.importers"

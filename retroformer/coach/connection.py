@@ -7,13 +7,13 @@ from functools import partial
 from retroformer.agents.reflector import ModelReflector
 from retroformer.coach.background import Background
 from retroformer.coach.recorder import ChainRecorder
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Endpoint, Section
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.method.prompts import load_pack, reflection_prompt
+from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, text_of
 from retroformer.agents.reflector import ModelReflector
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.endpoint.own_server import provenance
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, usage_of
 from retroformer.files.text import storable
 from retroformer.method.history import ancestors
 from retroformer.method.records import Key, Lesson, Memory, Reflection, Task, Trajectory
+from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 

@@ -24,17 +24,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-from retroformer.agents.attempt_result import AttemptResult, as_trajectory, checked_score, read_result
+from retroformer.agents.attempt_result import AttemptResult, as_trajectory, parse_score, read_result
 from retroformer.coach.agent_call import AgentCall, refuse_unfinished, refuse_unusable, task_parameter
 from retroformer.coach.connection import Connection, Settings
 from retroformer.coach.recorder import Gains, OpenTask, gains_in
 from retroformer.coach.session import Score, Session, Watch
-from retroformer.config.arm_names import COLLECT
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Endpoint
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.method.records import Key
+from retroformer.run.arm_names import COLLECT
 
 _LOGGER = logging.getLogger(__name__)
 _RANDOM = random.SystemRandom()
@@ -179,7 +179,7 @@ class Reflector(AbstractContextManager["Reflector"]):
             EndpointFailure: the reflector did not answer.
             StoreError: the store failed.
         """
-        rated = checked_score(score)
+        rated = parse_score(score)
         if rated == 1:
             raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
         story, result = OpenTask.of(task), _result_with_score(attempt, rated)
@@ -204,7 +204,7 @@ class Reflector(AbstractContextManager["Reflector"]):
             ValueError: the attempt has another form, the score is out of bounds, or the story has another outcome.
             StoreError: the store failed.
         """
-        result = _result_with_score(attempt, checked_score(score))
+        result = _result_with_score(attempt, parse_score(score))
         with self._use_connection() as connection:
 
             async def work() -> None:

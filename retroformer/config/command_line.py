@@ -35,7 +35,6 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve the command. Raises typer's usage error, which names all commands, if there is none of this name."""
         if self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command: {args[0]!r}. Choose from {', '.join(self.list_commands(ctx))}.")
         return super().resolve_command(ctx, args)
@@ -70,11 +69,7 @@ def example(words: str) -> str:
 
 
 def call(app: typer.Typer, program: str, words: Sequence[str]) -> None:
-    """Run the command that `words` name; `program` is the text before them in usage lines.
-
-    Raises:
-        SystemExit: the words are wrong; a sentence and the usage are printed, and the status is 2.
-    """
+    """Run the command that `words` name; `program` is the text before them in usage lines. Wrong words exit with 2."""
     command = get_command(app)
     # `command.main` would end the process itself and hide interrupts from `run_command`.
     try:

@@ -1,9 +1,7 @@
 """Conditions of a fact: everything it depends on. The same command can make two facts with equal conditions.
 
-Texts, models and data are identified by the sha256 of their content, so an edited prompt pack at the same path, or
-another base model under the same name, changes the conditions. Facts with different conditions are never mixed: the
-first fact of an arm binds the arm to its conditions in the store, and collect, train, import, export and eval check
-them. `rerating` is the rule by which training rates stored reflections (`train.rated_by`).
+Texts, models and data are identified by the sha256 of their content. The first fact of an arm binds the arm to its
+conditions in the store, and facts with different conditions are never mixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,14 +9,14 @@ from typing import Any
 
 from retroformer.agents.actors import actor_kinds
 from retroformer.config.experiment import Experiment
+from retroformer.config.parts import reads_pack
 from retroformer.config.sections.base import Endpoint
-from retroformer.config.views import reads_pack
 from retroformer.environments.registry import environment_versions, extras, fingerprint
 from retroformer.errors import ConfigError, MissingInput, UnknownTask
 from retroformer.files.text import differences
 from retroformer.method.prompts import load_pack
 from retroformer.method.rating import Rerating
-from retroformer.method.records import Outcome, Trajectory
+from retroformer.method.records import Outcome
 from retroformer.run.provenance import Provenance, package_versions
 from retroformer.run.store import Store
 
@@ -26,17 +24,18 @@ STORED, SUCCESS, SUCCESS_BY_SECOND_RETRY = "stored", "success", "success_by_seco
 
 
 def rerating(experiment: Experiment) -> Rerating | None:
-    """Return the rule by which stored reflections are rated anew; None if their stored ratings are the ones wanted.
+    """Return the rule of `train.rated_by` by which stored reflections are rated anew; None for their stored ratings.
 
-    Raises:
-        ConfigError: the environment has no return of this name, or its settings leave no trace of it in attempts.
+    Raises ConfigError if the environment has no return of this name, or attempts hold no trace of it.
     """
     section, name = experiment.environment, experiment.train.rated_by
     others = extras(section).returns
     if name == STORED:
         return None
     if name in (SUCCESS, SUCCESS_BY_SECOND_RETRY):
-        return Rerating(_success, second_retry=name == SUCCESS_BY_SECOND_RETRY)
+        return Rerating(
+            lambda attempt: float(attempt.outcome is Outcome.SUCCESS), second_retry=name == SUCCESS_BY_SECOND_RETRY
+        )
     if name not in others:
         raise ConfigError(
             f"train.rated_by: {section.name} has no return {name!r}; choose one of "
@@ -45,23 +44,18 @@ def rerating(experiment: Experiment) -> Rerating | None:
     return Rerating(others[name](section, experiment.seed))
 
 
-def _success(attempt: Trajectory) -> float:
-    return float(attempt.outcome is Outcome.SUCCESS)
-
-
 _SERVING_PACKAGES = ("torch", "transformers", "peft")
 """Packages whose version can change the answers of a served model."""
 
 _OMITTED_ENDPOINT_SETTINGS = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
-"""Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
+"""Settings that do not change a model's answers: its address, time limit and price."""
 _REQUEST = ("model", "api", "extra_body")
 """Endpoint settings that identify a model by its name and by what it is asked for."""
-_NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_second")
-"""Environment settings left out: `data` is identified by content; the others choose tasks or limit requests to a
-public site."""
-_SHOWN_TO_REFLECTOR = ("view", "history", "prompt_characters", "prompts_sha256", "stop")
+_OMITTED_ENVIRONMENT_SETTINGS = ("data", "split", "task_types", "contact", "requests_per_second")
+"""Settings left out: `data` is identified by content; the others choose tasks or limit requests to a public site."""
+_VIEW_SETTINGS = ("view", "history", "prompt_characters", "prompts_sha256", "stop")
 """Reflector settings that decide how it sees a failure and where its text ends."""
-_OF_TRAINING = ("environment", "actor", "evaluator", "reflector", "loop")
+_TRAINING_PARTS = ("environment", "actor", "evaluator", "reflector", "loop")
 """Conditions in which training facts must agree with the config."""
 _LOOP_SETTINGS = ("memory", "last_attempt", "repetitions", "actions")
 
@@ -75,15 +69,9 @@ def conditions(
 ) -> dict[str, Any]:
     """Return the conditions under which this experiment makes facts now.
 
-    Args:
-        experiment: the config.
-        provenance: models served by the experiment's own server, if it runs one.
-        splits: splits whose data are used; by default the environment's split.
-        reflector: name of the reflector model, if it differs from the config's.
-
-    Raises:
-        MissingInput: a prompt pack or the data are missing.
-        ServiceError: the environment's server cannot be asked for its version.
+    `provenance` has the models of the experiment's own server, `splits` the splits whose data are used (by default the
+    environment's), and `reflector` the name of the reflector's model, if it differs from the config's. Raises
+    MissingInput, or ServiceError if the environment's server cannot be asked for its version.
     """
     record = _settings(experiment, provenance, reflector)
     record["versions"] = package_versions(("retroformer",)) | environment_versions(experiment.environment)
@@ -118,16 +106,12 @@ def prompts_sha256(experiment: Experiment) -> str:
 
 
 def check_training_facts(
-    store: Store, experiment: Experiment, arms: Sequence[str], parts: Sequence[str] = _OF_TRAINING
+    store: Store, experiment: Experiment, arms: Sequence[str], parts: Sequence[str] = _TRAINING_PARTS
 ) -> None:
-    """Refuse to train on facts whose conditions differ from the config's.
+    """Refuse to train on facts whose conditions differ from the config's in these parts. Raises ConfigError.
 
     Seeds may differ, as several can be trained on one store, and so may the model that wrote the reflections. Data that
-    are not on this machine are not compared. Imported logs have no conditions but their return. `parts` are the
-    conditions to compare.
-
-    Raises:
-        ConfigError: environment, data, prompts, actor, evaluator, the reflector's view or the return differ.
+    are not on this machine are not compared. Imported logs have no conditions but their return.
     """
     for arm in arms:
         bound = store.conditions(arm)
@@ -135,8 +119,8 @@ def check_training_facts(
             _check_return_of_logs(bound or {}, experiment, arm)
             continue
         environment, wanted_environment = _comparable(bound["environment"], experiment)
-        wanted = _of_training(_settings(experiment)) | {"environment": wanted_environment}
-        stored = _of_training(bound) | {"environment": environment}
+        wanted = _training_conditions(_settings(experiment)) | {"environment": wanted_environment}
+        stored = _training_conditions(bound) | {"environment": environment}
         compared = [{part: record[part] for part in parts} for record in (stored, wanted)]
         if changed := ", ".join(differences(compared[0], compared[1])):
             raise ConfigError(
@@ -157,12 +141,9 @@ def _check_return_of_logs(bound: Mapping[str, Any], experiment: Experiment, arm:
 
 
 def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) -> None:
-    """Refuse facts whose environment, environment settings or data differ from the config's.
+    """Refuse facts whose environment, its settings or its data differ from the config's. Raises ConfigError.
 
     Data that are not on this machine are not compared. The rest is checked when a stage adds to the imported arm.
-
-    Raises:
-        ConfigError: the environments differ.
     """
     if "environment" not in record:
         return
@@ -173,10 +154,7 @@ def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) 
 
 
 def is_record_of_conditions(record: object) -> bool:
-    """Return True if a value has the shape of conditions: all sections, or none as for logs.
-
-    Facts that do not depend on who wrote the advice, as in live training, have no section on the reflector.
-    """
+    """Return True if a value has the shape of conditions: all sections but the reflector's, or none as for logs."""
     if not isinstance(record, dict):
         return False
     if "environment" not in record:
@@ -204,7 +182,7 @@ def _environment(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that affect the environment's answers."""
     section = experiment.environment
     settings = section.model_dump(mode="json").items()
-    return {name: value for name, value in settings if name not in _NOT_OF_ENVIRONMENT}
+    return {name: value for name, value in settings if name not in _OMITTED_ENVIRONMENT_SETTINGS}
 
 
 def _data_sha256(experiment: Experiment, splits: Sequence[str]) -> dict[str, str]:
@@ -213,13 +191,13 @@ def _data_sha256(experiment: Experiment, splits: Sequence[str]) -> dict[str, str
     return {split: fingerprint(section.model_copy(update={"split": split}), experiment.seed) for split in splits}
 
 
-def _of_training(record: Mapping[str, Any]) -> dict[str, Any]:
+def _training_conditions(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conditions that do not depend on seeds, on how models were served, or on the stage's sampling."""
     actor, judge = record["actor"], record["evaluator"]
     return {
         "actor": actor | {"endpoint": _by_name(actor["endpoint"])} if "endpoint" in actor else actor,
         "evaluator": judge if isinstance(judge, str) else judge | {"endpoint": _by_name(judge["endpoint"])},
-        "reflector": {name: record.get("reflector", {}).get(name) for name in _SHOWN_TO_REFLECTOR},
+        "reflector": {name: record.get("reflector", {}).get(name) for name in _VIEW_SETTINGS},
         "loop": record["loop"],
     }
 

@@ -1,7 +1,6 @@
 """The experiment config: the sections together, and where a run's files lie. One YAML file is one experiment.
 
-All stages validate the whole config, so a misspelt key stops the first command instead of the last. Names that a
-stage looks up, such as an arm's kind or an adapter, are checked by that stage before it spends anything.
+Names that a stage looks up, such as an adapter, are checked by that stage before it spends anything.
 """
 
 import re
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from retroformer.config.sections.base import (
+    WHOLE_DISTRIBUTION,
     ActorSection,
     Collect,
     EvaluatorSection,
@@ -33,7 +33,6 @@ from retroformer.errors import ConfigError
 
 Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
 
-
 STORE_FILE = "experience.db"
 """File of the store in the folder of a run whose config names no database."""
 _MOST_RETRIES = 1000
@@ -41,10 +40,7 @@ _MOST_RETRIES = 1000
 
 
 class Domain(Section):
-    """Sections of a config that each of its domains has for itself.
-
-    All domains share one reflector: of its section, only the form of the prompt can be a domain's own.
-    """
+    """Sections that each domain has for itself. All share one reflector: only the form of its prompt may differ."""
 
     environment: Environment
     loop: Loop = Loop()
@@ -56,10 +52,7 @@ class Domain(Section):
 
 
 class Experiment(Section):
-    """One experiment, from its tasks to its report.
-
-    If the config has several domains, an experiment is about one of them: its sections are those of this domain.
-    """
+    """One experiment, from its tasks to its report; if the config has several domains, it is about one of them."""
 
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """Name of the run; all its files are written to runs/RUN."""
@@ -148,6 +141,19 @@ class Experiment(Section):
                 )
         return collect
 
+    @field_validator("train")
+    @classmethod
+    def _stored_tokens_are_of_the_whole_distribution(cls, train: Train, info: ValidationInfo) -> Train:
+        reflector = info.data.get("reflector")
+        if train.grpo.reward == "stored" and reflector is not None:
+            changed = {"temperature", "logit_bias", *WHOLE_DISTRIBUTION} & reflector.endpoint.extra_body.keys()
+            if changed:
+                raise ValueError(
+                    "grpo.reward=stored needs log-probabilities of the whole distribution at temperature 1: leave "
+                    f"{', '.join(sorted(changed))} out of reflector.endpoint.extra_body"
+                )
+        return train
+
     @property
     def key_variables(self) -> set[str]:
         """Names of the environment variables that hold API keys, in all domains."""
@@ -186,16 +192,12 @@ class Experiment(Section):
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_OWN_OF_REFLECTOR = {"prompt_characters", "view"}
+_DOMAIN_REFLECTOR_SETTINGS = {"prompt_characters", "view"}
 """Reflector settings that may differ between domains: how it sees a failure. The rest belongs to the one reflector."""
 
 
 def split_domains(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the config of each domain by name, before any override; {} if the config has no domains.
-
-    Raises:
-        ConfigError: a domain has an impossible name, is not a mapping or has an entry that all domains share.
-    """
+    """Return the config of each domain by name, before any override; {} if there are none. Raises ConfigError."""
     domains = config.get("domains") or {}
     if not isinstance(domains, dict):
         raise ConfigError(f"domains: expected names, each with the sections of a domain, found {domains!r:.200}.")
@@ -205,12 +207,8 @@ def split_domains(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: _merged(shared, sections) for name, sections in domains.items()}
 
 
-def overrides_of(domain: str, domains: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that hold for a domain, without the prefix `domains.NAME.`.
-
-    Raises:
-        ConfigError: an override names no domain of the config, or an entry that all domains share.
-    """
+def domain_overrides(domain: str, domains: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that hold for a domain, without the prefix `domains.NAME.`. Raises ConfigError."""
     chosen = []
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -231,19 +229,18 @@ def overrides_of(domain: str, domains: Sequence[str], overrides: Sequence[str]) 
 
 
 def join_domains(path: Path, experiments: dict[str, Experiment]) -> tuple[Experiment, ...]:
-    """Return the experiments, each of which also has the sections of the others; only the one that `domain` names.
+    """Return the experiments, each with the sections of the others; only the one that `domain` names, if it does.
 
-    Raises:
-        ConfigError: there is no such domain, or two domains do not have the same reflector.
+    Raises ConfigError if there is no such domain, or if two domains do not have the same reflector.
     """
     first, *others = experiments
     for name in others:
-        own = [experiments[domain].reflector.model_dump(exclude=_OWN_OF_REFLECTOR) for domain in (first, name)]
+        own = [experiments[domain].reflector.model_dump(exclude=_DOMAIN_REFLECTOR_SETTINGS) for domain in (first, name)]
         if changed := [key for key in own[0] if own[0][key] != own[1][key]]:
             raise ConfigError(
                 f"domains.{name}.reflector.{changed[0]}: all domains train and ask one reflector, and {first} has "
                 f"another value; set it once for all domains. A domain can have its own "
-                f"{' and '.join(sorted(_OWN_OF_REFLECTOR))}."
+                f"{' and '.join(sorted(_DOMAIN_REFLECTOR_SETTINGS))}."
             )
     domains = {
         name: Domain(**{section: getattr(experiment, section) for section in Domain.model_fields})

@@ -1,12 +1,9 @@
-"""Reads an experiment config: a YAML file and `key=value` overrides with dotted keys, as in `run=try2 eval.tasks=10`.
+"""Reads an experiment config: a YAML file and `key=value` overrides with dotted keys, such as `eval.tasks=10`."""
 
-A file or an override with more values or levels than `bounded_yaml` allows is refused before it is validated.
-"""
-
-import contextlib
 import difflib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,26 +12,31 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.config.experiment import Experiment, join_domains, overrides_of, split_domains
+from retroformer.config.experiment import Experiment, domain_overrides, join_domains, split_domains
 from retroformer.config.sections.eval import arm_kinds
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.environments.registry import section_class, section_of
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import MOST_LEVELS, YamlLimitError, parse_yaml, read_yaml
 from retroformer.files.text import has_surrogate
-from retroformer.method.prompts import is_pack_file
 
 _SHOWN_CHARACTERS = 200
 """Largest number of characters of a wrong value that a message shows."""
 
 
+@dataclass(frozen=True)
+class Config:
+    """An experiment with the path and overrides that it was read from, from which its server reads it, too."""
+
+    path: Path
+    overrides: tuple[str, ...]
+    experiment: Experiment
+
+
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load the experiment that a YAML file and `key=value` overrides describe.
 
-    Raises:
-        MissingInput: no such file.
-        ConfigError: the file is not YAML or does not describe an experiment; one message lists all faults. Or
-            it has several domains, and none is chosen.
+    Raises MissingInput, or ConfigError, whose message lists all faults, also if one of several domains is to be chosen.
     """
     experiment, *others = load_domains(path, overrides)
     if others:
@@ -43,24 +45,34 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     return experiment
 
 
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Load the config of one experiment with its path and overrides. Raises as `load` does."""
+    return Config(path, tuple(overrides), load(path, overrides))
+
+
+def load_configs(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, ...]:
+    """Load each domain, with the override by which its own server reads the same domain. Raises as `load` does."""
+    return tuple(
+        Config(path, (*overrides, *((f"domain={domain.domain}",) if domain.domain else ())), domain)
+        for domain in load_domains(path, overrides)
+    )
+
+
 def load_domains(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """Load the experiment of each domain of a config, or of the one that `domain` names.
+    """Load the experiment of each domain, or of the one that `domain` names. Raises MissingInput, ConfigError.
 
     A config without domains is one experiment.
-
-    Raises:
-        MissingInput, ConfigError: as in `load`; or the domains do not fit together.
     """
     config = _read(path)
     domains = split_domains(config)
     if not domains:
         config.pop("domains", None)
-        experiment = _experiment(path, config, overrides_of("", (), overrides))
+        experiment = _experiment(path, config, domain_overrides("", (), overrides))
         if experiment.domain:
             raise ConfigError(f"{path} has no domains: leave domain={experiment.domain} out.")
         return (experiment,)
     experiments = {
-        name: _experiment(path, own, overrides_of(name, tuple(domains), overrides), f", domain {name},")
+        name: _experiment(path, own, domain_overrides(name, tuple(domains), overrides), f", domain {name},")
         for name, own in domains.items()
     }
     return join_domains(path, experiments)
@@ -76,8 +88,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise MissingInput(
             f"No experiment config at {str(path)!r}: name a YAML file such as {_available_configs()}."
         ) from None
-    except YamlLimitError as error:
-        raise ConfigError(f"{path} is refused:{_place(error)} it has {error.problem}: simplify it.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(config, dict):
@@ -91,7 +101,6 @@ def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], do
     """Apply the overrides to a config and validate it. `domain` names it in messages. Raises ConfigError."""
     for override in overrides:
         _override(config, override)
-    _find_prompts_beside(path, config)
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
@@ -142,28 +151,6 @@ def _override(config: dict[str, Any], override: str) -> None:
         section[last] = value
 
 
-def _find_prompts_beside(path: Path, config: dict[str, Any]) -> None:
-    """Resolve `prompts` of the actor and of arms beside the config unless the file is in the current directory."""
-    evaluation = config.get("eval")
-    arms = evaluation.get("arms") if isinstance(evaluation, dict) else None
-    for section in (config.get("actor"), *(arms.values() if isinstance(arms, dict) else ())):
-        if isinstance(section, dict) and isinstance(section.get("prompts"), str):
-            section["prompts"] = _found_beside(path, section["prompts"])
-
-
-def _found_beside(path: Path, prompts: str) -> str:
-    """Return the path of a prompt pack beside the config at `path`; else `prompts` itself."""
-    if not is_pack_file(prompts):
-        return prompts
-    here, beside = Path.cwd(), path.parent.resolve() / prompts
-    # An impossible file name, such as one of 5,000 characters, is refused later, when the pack is read.
-    with contextlib.suppress(OSError, ValueError):
-        if not Path(prompts).exists() and beside.exists():
-            # Relative to the current directory: facts must not depend on how the config's path was written.
-            return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
-    return prompts
-
-
 def _fault(fault: Any, config: dict[str, Any]) -> str:
     location = [str(part) for part in fault["loc"]]
     message = fault["msg"].removesuffix(".") + "."
@@ -179,8 +166,7 @@ def _meant(location: Sequence[str], config: dict[str, Any]) -> str:
     key = location[-1]
     if location[:2] == ["eval", "arms"]:
         kinds = arm_kinds(section_of(config["environment"]))
-        others = [kind for kind, arm in kinds.items() if key in arm.model_fields]
-        if others:
+        if others := [kind for kind, arm in kinds.items() if key in arm.model_fields]:
             return f" It is a setting of kind {' or '.join(others)}."
     allowed_keys = _allowed_keys(location[:-1], config)
     close = difflib.get_close_matches(key, allowed_keys, n=1, cutoff=0.5)
@@ -189,10 +175,6 @@ def _meant(location: Sequence[str], config: dict[str, Any]) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-
-
-def _place(error: yaml.MarkedYAMLError) -> str:
-    return f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
 
 
 def _allowed_keys(location: Sequence[str], config: dict[str, Any]) -> list[str]:
@@ -204,11 +186,8 @@ def _allowed_keys(location: Sequence[str], config: dict[str, Any]) -> list[str]:
         return sorted(arm_kinds(section_of(config["environment"])).get(kind, Arm).model_fields)
     sections: list[type[BaseModel]] = [Experiment]
     for name in location:
-        children: list[type[BaseModel]] = []
-        for section in sections:
-            field = section.model_fields.get(name)
-            children += _models_in(field.annotation) if field else []
-        sections = children or sections
+        fields = [section.model_fields[name] for section in sections if name in section.model_fields]
+        sections = [model for field in fields for model in _models_in(field.annotation)] or sections
     return sorted({name for section in sections for name in section.model_fields})
 
 

@@ -1,55 +1,26 @@
 """Builds the parts that an experiment config names: tasks, actor, models, and a server if one is needed."""
 
 import asyncio
-import os
-import pickle
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple, Self
+from functools import partial
 
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.reflector import ModelReflector
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load, load_domains
+from retroformer.config.file import Config
 from retroformer.config.sections.base import Endpoint, adapter_name, best_of
-from retroformer.config.views import reflection_renderer
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.retries import Pace
 from retroformer.environments.extras import ActorParts
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras, taskset
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.method.prompts import load_pack
+from retroformer.method.prompts import Render, adaptation_prompt, load_pack, reflection_prompt
 from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
 from retroformer.method.records import Task
 from retroformer.run.provenance import Provenance
-
-
-@dataclass(frozen=True)
-class LoadedConfig:
-    """An experiment with the path and overrides that it was loaded from, with which its server is started, too."""
-
-    path: Path
-    overrides: tuple[str, ...]
-    experiment: Experiment
-
-
-def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Load the config at `path` with these overrides. Raises ConfigError, MissingInput."""
-    return LoadedConfig(path, tuple(overrides), load(path, overrides))
-
-
-def load_configs(path: Path, overrides: Sequence[str] = ()) -> tuple[LoadedConfig, ...]:
-    """Load the config of each domain, or of the one that `domain` names. Raises ConfigError, MissingInput."""
-    experiments = load_domains(path, overrides)
-    return tuple(LoadedConfig(path, (*overrides, *_choice(experiment)), experiment) for experiment in experiments)
-
-
-def _choice(experiment: Experiment) -> tuple[str, ...]:
-    """Return the override with which the experiment's own server reads the same domain of the config."""
-    return (f"domain={experiment.domain}",) if experiment.domain else ()
 
 
 @dataclass(frozen=True)
@@ -65,11 +36,7 @@ class Connections:
     """Pace of each address, which all models there share."""
 
     def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
-        """Return the model that `endpoint` describes, or the model called `name` at the same address.
-
-        Raises:
-            MissingInput: the experiment's own server has no such adapter, because it has not been trained.
-        """
+        """Return the model that `endpoint` describes, or the one called `name` there. Raises MissingInput."""
         if endpoint.base_url is None:
             self.require_served(name or endpoint.model)
         address = endpoint.base_url or self.base_url
@@ -135,14 +102,12 @@ class Parts:
 
 @asynccontextmanager
 async def parts(
-    config: LoadedConfig, *, asks_reflector: bool, environment_processes: int | None = None
+    config: Config, *, asks_reflector: bool, environment_processes: int | None = None
 ) -> AsyncIterator[Parts]:
     """Start what the experiment needs, and stop it at the end.
 
-    `environment_processes` is the number of processes that play; None: as many as the machine has room for.
-
-    Raises:
-        ServiceError: the experiment's own server cannot be started, or this machine cannot play these tasks.
+    `environment_processes` is the number of processes that play; None: as many as the machine has room for. Raises
+    ServiceError if the experiment's own server cannot be started, or this machine cannot play these tasks.
     """
     experiment = config.experiment
     extras(experiment.environment).require_machine(experiment.environment)
@@ -175,11 +140,7 @@ def _endpoints(experiment: Experiment, *, asks_reflector: bool) -> list[Endpoint
 
 
 def require_addresses(experiment: Experiment, setting: str, *, asks_reflector: bool = True) -> None:
-    """Refuse endpoints without an address, where a server of each process would be one too many.
-
-    Raises:
-        ConfigError: an endpoint has none; `setting` is what asks for addresses.
-    """
+    """Refuse endpoints without an address where `setting` has several processes play. Raises ConfigError."""
     if any(endpoint.base_url is None for endpoint in _endpoints(experiment, asks_reflector=asks_reflector)):
         raise ConfigError(
             f"With {setting} every model needs an address that all workers reach: start `retroformer serve` or another "
@@ -188,11 +149,7 @@ def require_addresses(experiment: Experiment, setting: str, *, asks_reflector: b
 
 
 def make_actor(experiment: Experiment, connections: Connections) -> Actor:
-    """Build the frozen actor of this config.
-
-    Raises:
-        ConfigError: this actor cannot play this environment, or its endpoint cannot hold it to admissible actions.
-    """
+    """Build the frozen actor of this config. Raises ConfigError if it cannot play this environment."""
     settings, environment = experiment.actor, experiment.environment
     kind = actor_kind(experiment)
     if experiment.loop.last_attempt and not kind.reads_last_attempt:
@@ -209,11 +166,7 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
 
 
 def make_evaluator(experiment: Experiment, connections: Connections) -> Evaluator | None:
-    """Build the evaluator of this config; None if the agent sees the true outcome.
-
-    Raises:
-        ConfigError: the environment has no such evaluator.
-    """
+    """Build the evaluator of this config; None if the agent sees the true outcome. Raises ConfigError."""
     from retroformer.agents import evaluators
 
     match experiment.evaluator.kind:
@@ -236,13 +189,9 @@ def make_evaluator(experiment: Experiment, connections: Connections) -> Evaluato
 
 
 def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str] = ()) -> tuple[Task, ...]:
-    """Return the first `count` tasks of these splits, one split after the other, each in its official order.
+    """Return the first `count` tasks of these splits (else of environment.split), in the official order.
 
-    Without `splits`, the tasks are those of environment.split.
-
-    Raises:
-        MissingInput: a split has no tasks, or its data are missing.
-        ConfigError: a task is in two of the splits, so its attempts could not be distinguished.
+    Raises MissingInput if a split has no tasks, and ConfigError if two share one, whose attempts would be mixed.
     """
     tasks = list[Task]()
     for split in splits or (experiment.environment.split,):
@@ -260,11 +209,7 @@ def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str
 
 
 def check_prompts(experiment: Experiment) -> None:
-    """Refuse a run whose prompts and environment use different grammars, by replaying an expert before any rollout.
-
-    Raises:
-        ConfigError: the environment would answer the examples of the prompt pack with `Nothing happens.`
-    """
+    """Refuse a prompt pack in another grammar than the environment's, by replaying an expert. Raises ConfigError."""
     check_examples = extras(experiment.environment).check_examples
     if check_examples is None:
         return
@@ -282,21 +227,30 @@ async def gather_all(work: Sequence["asyncio.Task[None]"]) -> None:
             raise result
 
 
-class PortableConfig(NamedTuple):
-    """A config on its way to a worker, with its passwords and API keys: it must not be written to a file."""
+def reflection_renderer(experiment: Experiment) -> Render:
+    """Return the function that renders a failure as the reflector's prompt. Raises ConfigError, MissingInput."""
+    render = _renderer(experiment)
+    if experiment.reflector.history == "all":
+        return render
+    return lambda failure, memory: render(failure, memory.model_copy(update={"earlier": ()}))
 
-    pickled: bytes
-    keys: dict[str, str]
-    """API keys by the environment variables that the config names."""
 
-    @classmethod
-    def of(cls, config: LoadedConfig) -> Self:
-        """Pack a config with the API keys of this process."""
-        keys = {name: os.environ[name] for name in config.experiment.key_variables if name in os.environ}
-        return cls(pickle.dumps(config), keys)
+def _renderer(experiment: Experiment) -> Render:
+    view, environment = experiment.reflector.view, experiment.environment
+    views = extras(environment).views
+    if view in views:
+        return views[view]
+    if not reads_pack(experiment):
+        choices = ", ".join(("full", "actor", *views))
+        raise ConfigError(f"reflector.view={view} does not exist for {environment.name}: set it to one of {choices}.")
+    pack = load_pack(experiment.actor.prompts, environment.name)
+    if view == "full":
+        return partial(reflection_prompt, pack, experiment.reflector.prompt_characters)
+    if experiment.actor.kind != "react":
+        raise ConfigError("reflector.view=actor goes on in the prompt of a ReAct actor: set actor.kind=react.")
+    return partial(adaptation_prompt, pack)
 
-    def unpacked(self) -> LoadedConfig:
-        """Return the config, and put its API keys into the environment of this process."""
-        os.environ.update(self.keys)
-        config: LoadedConfig = pickle.loads(self.pickled)
-        return config
+
+def reads_pack(experiment: Experiment) -> bool:
+    """Return True if the text of the reflector's prompt comes from the prompt pack."""
+    return experiment.reflector.view in ("full", "actor")

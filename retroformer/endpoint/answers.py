@@ -77,7 +77,7 @@ def strip_thinking_from_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a part of a message's content without its thinking; None if it is nothing else.
 
     Its type may say so (`thinking`, `reasoning_text`), a mark (`thought: true`), or the names of its fields
-    (`reasoningContent`), which may be in its `data`, as in `retroformer.method.conversation.ContentPart`.
+    (`reasoningContent`), which may be in its `data`, as in `retroformer.method.records.ContentPart`.
     """
     data = part.get("data")
     inner = data if isinstance(data, Mapping) else {}

@@ -204,7 +204,7 @@ class LanguageModel:
             log_probs = [entry["logprob"] for entry in content or ()]
             return _TOKENS.validate_python(list(zip(choice["token_ids"], log_probs, strict=True)))
         except (KeyError, TypeError, ValueError):
-            what = "answered without token ids and the log-probability of each, which reflector.tokens asks for"
+            what = "answered without token ids and the log-probability of each, which train.grpo.reward=stored needs"
             raise EndpointFailure(self._sentence(what), usage=usage) from None
 
     def _message(self, answer: object) -> dict[str, Any]:

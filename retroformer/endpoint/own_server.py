@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from retroformer.config.experiment import Experiment
-from retroformer.config.stages import stage_package
+from retroformer.config.imports import stage_package
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
 from retroformer.run.provenance import Provenance
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from retroformer import environments
-from retroformer.config.plugins import load_plugin, plugin_names, plugin_versions
+from retroformer.config.imports import load_plugin, plugin_names, plugin_versions
 from retroformer.environments.extras import Extras
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError, MissingInput

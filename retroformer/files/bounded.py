@@ -1,9 +1,8 @@
 """Reads files that a user names, within limits: no input may hang a command, fill the memory or end in a traceback.
 
-Only regular files are opened, so that nothing waits for the writer of a FIFO. The limit of a compressed file (`.xz`,
-`.gz`) applies to its decompressed size and is checked while it is read. JSON may be nested so deep only, and holds no
-unpaired surrogate, which no store, file or terminal accepts. Every refusal is one `MissingInput` sentence with the
-file, the line if there is one, the limit, and what to do; faults of YAML are yaml.YAMLErrors.
+The limit of a compressed file (`.xz`, `.gz`) applies to its decompressed size. No text may hold an unpaired surrogate,
+which no store, file or terminal accepts. Every refusal is one `MissingInput` sentence; faults of YAML are
+yaml.YAMLErrors.
 """
 
 import errno
@@ -45,19 +44,14 @@ _DAMAGE = (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError)
 _SYSTEM_FAILURES = (errno.ENOENT, errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM)
 """System errors that `open` raises, too, and that are raised unchanged."""
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-_NOT_OF_ITS_TAG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+_TAG_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
 """Exceptions of PyYAML's constructors for `!!int abc`, `!!bool x`, `!!int ''`, `!!timestamp x` and the like."""
 
 Row = TypeVar("Row")
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file to read its bytes.
-
-    Raises:
-        MissingInput: it is not a regular file, or not a valid path.
-        FileNotFoundError, PermissionError: as `open` raises them.
-    """
+    """Open a regular file to read its bytes. Raises MissingInput, or what `open` raises."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer; regular files ignore the flag.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -95,12 +89,10 @@ class LimitedStream(io.RawIOBase):
 
 
 @contextmanager
-def opened(path: Path, most_bytes: int) -> Iterator[io.BufferedReader]:
+def open_limited(path: Path, most_bytes: int) -> Iterator[io.BufferedReader]:
     """Open the decompressed bytes of a regular file, which may be plain or end in `.xz` or `.gz`.
 
-    Raises:
-        MissingInput: the file is not regular, damaged, or holds more than `most_bytes`.
-        FileNotFoundError, PermissionError: as `open` raises them.
+    Raises MissingInput if it is not regular, damaged, or holds more than `most_bytes`, or what `open` raises.
     """
     decompressor = _DECOMPRESSORS.get(path.suffix)
     refusal = f"{path} holds more than {size(most_bytes)}, the limit for such a file: name a smaller one."
@@ -112,13 +104,13 @@ def opened(path: Path, most_bytes: int) -> Iterator[io.BufferedReader]:
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Read a whole decompressed file. Raises as `opened` does."""
-    with opened(path, most_bytes) as stream:
+    """Read a whole decompressed file. Raises as `open_limited` does."""
+    with open_limited(path, most_bytes) as stream:
         return stream.read()
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """Read a whole decompressed UTF-8 file. Raises as `opened` does."""
+    """Read a whole decompressed UTF-8 file. Raises as `open_limited` does."""
     content = read_bytes(path, most_bytes)
     try:
         return content.decode("utf-8")
@@ -127,13 +119,9 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 
 def text_lines(path: Path, line_bytes: int, most_bytes: int) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines of a UTF-8 file with their numbers, which start at 1.
-
-    Raises:
-        MissingInput: as `opened` does; or a line is longer than `line_bytes`.
-    """
+    """Yield the non-blank lines of a UTF-8 file with their numbers from 1. Raises as `open_limited` does."""
     number = 0
-    with opened(path, most_bytes) as stream:
+    with open_limited(path, most_bytes) as stream:
         try:
             while line := stream.readline(line_bytes + 1):
                 number += 1
@@ -171,9 +159,7 @@ def json_rows(
 ) -> Iterator[Row]:
     """Yield the result of `read` for each line of a JSON lines file; `wanted` describes a correct line in messages.
 
-    Raises:
-        MissingInput: as `text_lines` does; or a line is unusable JSON, or `read` raises an exception for data of
-            another shape.
+    Raises as `text_lines` does; `read` may raise any exception for data of another shape.
     """
     for number, line in text_lines(path, line_bytes, most_bytes):
         where = f"Line {number} of {path}"
@@ -188,11 +174,7 @@ def json_rows(
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse a JSON text. `where` names it at the beginning of an error, such as by the path of its file.
-
-    Raises:
-        MissingInput: it is not JSON, is nested deeper than `MOST_LEVELS`, or holds an unpaired surrogate.
-    """
+    """Parse a JSON text. `where` names it at the beginning of an error. Raises MissingInput."""
     value = None
     try:
         value = json.loads(text)
@@ -293,7 +275,7 @@ class _Loader(yaml.SafeLoader):
         """Build the value of a node. Raises yaml.YAMLError if its text does not fit its type or tag."""
         try:
             return super().construct_object(node, deep)
-        except _NOT_OF_ITS_TAG as error:
+        except _TAG_ERRORS as error:
             shown = repr(node.value[:80]) if isinstance(node, yaml.ScalarNode) else "this"
             problem = f"{shown} is no {node.tag.rpartition(':')[2]} ({error})"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None

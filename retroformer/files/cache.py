@@ -19,7 +19,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def held_lock(path: Path, doing: str, wait_seconds: float = 0.0) -> Iterator[None]:
+def hold_lock(path: Path, doing: str, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the lock for the duration of the block. Raises ServiceError if another process holds it for so long.
 
     `doing` completes the sentence "Another process is ...".
@@ -51,7 +51,7 @@ def build_once(path: Path, write: Callable[[sqlite3.Connection], None]) -> Path:
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with held_lock(path.with_name(path.name + ".lock"), f"building {path}", _BUILD_SECONDS):
+    with hold_lock(path.with_name(path.name + ".lock"), f"building {path}", _BUILD_SECONDS):
         if not path.exists():
             handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".partial", dir=path.parent)
             os.close(handle)
@@ -66,7 +66,7 @@ def build_once(path: Path, write: Callable[[sqlite3.Connection], None]) -> Path:
     return path
 
 
-def open_built(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a finished file read-only."""
     address = f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1"
     return sqlite3.connect(address, uri=True, check_same_thread=False)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from retroformer.method.immutable import Record
+from retroformer.method.records import Record
 
 DASH = "-"
 """Cell without a value."""
@@ -46,7 +46,7 @@ def unbroken(text: str) -> StyledText:
     return StyledText(text=text, style="number")
 
 
-def joined(separator: str, words: Iterable[Words | StyledText]) -> Spans:
+def join_words(separator: str, words: Iterable[Words | StyledText]) -> Spans:
     """Join words by a text, as `str.join` does."""
     spans = list[str | StyledText]()
     for each in words:

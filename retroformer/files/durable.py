@@ -21,12 +21,12 @@ ABANDONED_SECONDS = 3600.0
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, so that after a power cut `path` holds the old or the new text."""
-    with _replacing(path) as unfinished:
+    with _replace_file(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Yield the path of a file to write in the folder of `path`; at the end it replaces `path`.
 
     An exception inside leaves `path` as it was. If several writers replace one path, the last to finish wins.
@@ -36,12 +36,12 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             if time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
                 leftover.unlink()
-    with _replacing(path) as unfinished:
+    with _replace_file(path) as unfinished:
         yield unfinished
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def _replace_file(path: Path) -> Iterator[Path]:
     # Every writer uses a unique name; otherwise one could rename or remove the file of another.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.unfinished")
     try:

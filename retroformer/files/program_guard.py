@@ -1,9 +1,9 @@
 """Runs a program in such a way that it ends together with everything that it has started.
 
-`guarded(command)` is the command line of a guard, which starts the program with its own standard input, output and
-error. When the program exits, when the guard gets SIGTERM, or when the process that asked for the guard dies in any
-way, the guard kills the program and all its descendants, also those in sessions of their own, and ends as the program
-did. On Linux it adopts orphaned descendants (PR_SET_CHILD_SUBREAPER); elsewhere it kills the program's process group.
+`guard_command(command)` is the command line of a guard, which starts the program with its own standard files. When the
+program exits, when the guard gets SIGTERM, or when the process that asked for the guard dies in any way, the guard
+kills the program and all its descendants, also those in sessions of their own, and ends as the program did. On Linux it
+adopts orphaned descendants (PR_SET_CHILD_SUBREAPER); elsewhere it kills the program's process group.
 
 The guard runs this file without site-packages, so it imports only the standard library.
 """
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.5
 _CANNOT_START = 127
 
 
-def guarded(command: Sequence[str]) -> tuple[str, ...]:
+def guard_command(command: Sequence[str]) -> tuple[str, ...]:
     """Return the command line that runs this one under a guard of the calling process."""
     return (sys.executable, "-I", "-S", str(Path(__file__)), str(os.getpid()), *command)
 

@@ -30,7 +30,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-_DECEIVING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_INVISIBLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 """Control characters other than tab and line feed, characters that change the direction of text, and invisible ones."""
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -52,7 +52,7 @@ def storable(text: str) -> str:
 
 def visible(text: str) -> str:
     r"""Write characters that move the cursor, change the direction of text or cannot be seen as escapes: `\u202e`."""
-    return _DECEIVING.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r\n", "\n"))
+    return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def surrogate_in_json(value: Any, text: str) -> str | None:

@@ -16,10 +16,7 @@ def ancestors(
     stored = advice.get(key)
     if stored is None or (before := key_before(stored)) not in attempts:
         return ()
-    return (
-        *ancestors(before, attempts, advice),
-        Lesson(attempt=attempts[before], advice=stored.reflection.text),
-    )
+    return (*ancestors(before, attempts, advice), Lesson(attempt=attempts[before], advice=stored.reflection.text))
 
 
 def memory_of(lessons: Iterable[Lesson], capacity: int) -> Memory:

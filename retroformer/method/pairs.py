@@ -4,51 +4,27 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from itertools import combinations
-from typing import Protocol, TypeVar
 
-from retroformer.method.rating import Rerating, by_failure, counted, ratings
+from retroformer.method.rating import Rating, Rerating, by_failure, count_signs, ratings
 from retroformer.method.records import PreferencePair
 from retroformer.run.store import Store
 
 
-class Compared(Protocol):
-    """Properties that decide which of two reflections is better."""
-
-    @property
-    def trajectory(self) -> tuple[str, int, int]: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def rating(self) -> float: ...
-
-    @property
-    def standard_error(self) -> float: ...
-
-
-Rated = TypeVar("Rated", bound=Compared)
-
-
-def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
+def preferences(rated: Iterable[Rating]) -> Iterator[tuple[Rating, Rating]]:
     """Yield (better, worse) for all pairs of reflections on a trajectory whose ratings differ by more than their error.
 
     Ties and pairs of equal or blank texts are left out: a reward model could learn nothing but noise from them.
     Reflections on the failures of one task and trial must be adjacent, as they are in the order of their keys.
     """
     for candidates in by_failure(rated):
-        worth = [(candidate.rating, candidate) for candidate in candidates]
-        for first, second in combinations(worth, 2):
-            (most, better), (least, worse) = (second, first) if second[0] > first[0] else (first, second)
+        for better, worse in combinations(candidates, 2):
+            if worse.rating > better.rating:
+                better, worse = worse, better
             # The margin of a tie is 0, which exceeds no error.
             error = math.hypot(better.standard_error, worse.standard_error)
-            if most - least > error and _can_be_compared(better, worse):
+            distinct = better.text != worse.text and better.text.strip() and worse.text.strip()
+            if distinct and better.rating - worse.rating > error:
                 yield better, worse
-
-
-def _can_be_compared(better: Compared, worse: Compared) -> bool:
-    """Return True if the texts differ and neither is blank. A reflector without an adapter answers with a blank one."""
-    return better.text != worse.text and bool(better.text.strip()) and bool(worse.text.strip())
 
 
 def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> Iterator[PreferencePair]:
@@ -75,7 +51,7 @@ def count_ratings(
     signs, pairs = Counter[str](), 0
     for arm in arms:
         rated = (rated for rated in ratings(store, arm, anew=anew) if task_ids is None or rated.task_id in task_ids)
-        pairs += sum(1 for _ in preferences(counted(rated, signs)))
+        pairs += sum(1 for _ in preferences(count_signs(rated, signs)))
     return (
         f"{signs.total()} rated: {signs['positive']} positive, {signs['negative']} negative, {signs['zero']} zero; "
         f"{pairs} pairs"

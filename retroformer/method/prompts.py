@@ -1,7 +1,5 @@
 """Renders trajectories as prompts, so that collect, train, serve and eval see the same tokens.
 
-An environment may add a view of its own (`reflector.view`), such as ALFWorld's `compact`, which it renders itself.
-
 A prompt pack is one YAML file with the texts, in which nothing is substituted; this module arranges them. A trajectory
 that is too long is shortened by repeatedly cutting, and marking, its longest observation; its end is never cut.
 """
@@ -94,11 +92,8 @@ class PromptPack(Record):
 def load_pack(name: str, environment: str) -> PromptPack:
     """Load a pack by its name in retroformer/method/packs, or by the path of a YAML file.
 
-    A pack with `extends: default` has the texts of that shipped pack of the environment, except for its own.
-
-    Raises:
-        MissingInput: there is no such pack, or none that it extends.
-        ConfigError: the file is not a pack.
+    A pack with `extends: default` has the texts of that shipped pack of the environment, except for its own. Raises
+    MissingInput if there is no such pack, or none that it extends, and ConfigError if the file is not a pack.
     """
     packs = Path(str(resources.files("retroformer.method") / "packs"))
     path = Path(name) if is_pack_file(name) else packs / f"{environment}-{name}.yaml"
@@ -109,8 +104,7 @@ def load_pack(name: str, environment: str) -> PromptPack:
     except FileNotFoundError:
         if is_pack_file(name):
             raise MissingInput(
-                f"No prompt pack at {name!r}, neither where the command runs nor beside the experiment config: "
-                "set actor.prompts to the path of a YAML file."
+                f"No prompt pack at {name!r}: set actor.prompts to the path of a YAML file from where the command runs."
             ) from None
         names = sorted(pack.stem for pack in packs.glob("*.yaml"))
         raise MissingInput(f"No prompt pack {name!r} for {environment}: choose one of {', '.join(names)}.") from None
@@ -164,18 +158,16 @@ def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
 
     With `revise`, the examples of a revision are shown only where the prompt asks for one.
     """
-    last, reflections = scene.memory.last_trajectory, scene.memory.reflections
+    last = scene.memory.last_trajectory
     parts = []
     if last is not None and last.steps:
         parts.append(f"{pack.last_attempt.strip()}\n{last.steps[-1].action}\n\n{last.steps[-1].observation}")
-    if reflections:
-        parts.append("\n".join((pack.remember.strip(), *(f"- {' '.join(text.split())}" for text in reflections))))
+    if scene.memory.reflections:
+        parts.append(f"{pack.remember.strip()}{_bullets(scene.memory.reflections)}")
     revises = parts and pack.revise
+    instruction = pack.revise.strip() if revises else _paragraphs(pack.act, pack.examples_for(scene.task))
     return (
-        Message(
-            role="system",
-            content=pack.revise.strip() if revises else _paragraphs(pack.act, pack.examples_for(scene.task)),
-        ),
+        Message(role="system", content=instruction),
         Message(role="user", content="\n\n".join((*parts, scene.opening.strip()))),
     )
 
@@ -205,7 +197,7 @@ def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, me
     Earlier attempts come before it, as far as `characters` allow, the newest ones first.
     """
     played = _steps(pack, shorten(failure.steps, max(0, characters - len(failure.opening))))
-    advice = "".join(f"\n- {' '.join(text.split())}" for text in memory.reflections)
+    advice = _bullets(memory.reflections)
     tried = f"\nAdvice that this attempt was given:{advice}\n" if advice else ""
     # The real ending is left out for an agent that judges its own attempts, as it would reveal the outcome.
     how = f" ({failure.ending.value})" if failure.judged is None else ""
@@ -267,13 +259,17 @@ def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
     return tuple(step.model_copy(update={"observation": text}) for step, text in zip(steps, texts, strict=True))
 
 
+def _bullets(texts: Iterable[str]) -> str:
+    return "".join(f"\n- {' '.join(text.split())}" for text in texts)
+
+
 def _paragraphs(instruction: str, examples: Iterable[str]) -> str:
     return "\n\n".join(text.strip() for text in (instruction, *examples))
 
 
 def _advised_opening(pack: PromptPack, scene: Scene) -> str:
     """Return the opening with the last attempt and the advice of the memory before it."""
-    reflections = "".join(f"\n- {' '.join(text.split())}" for text in scene.memory.reflections)
+    reflections = _bullets(scene.memory.reflections)
     advice = f"{pack.remember.strip()}{reflections}\n\n" if reflections else ""
     if (last := scene.memory.last_trajectory) is not None:
         steps = shorten(last.steps, _LAST_ATTEMPT_CHARACTERS)
@@ -287,14 +283,14 @@ def _cue(pack: PromptPack, steps: tuple[Step, ...]) -> str:
 
 
 def _steps(pack: PromptPack, steps: tuple[Step, ...]) -> str:
-    if pack.layout == "commands":
-        return "".join(
-            (f"> think: {' '.join(step.thought.split())}\n" if step.thought else "")
-            + f"> {step.action}\n{step.observation}\n"
-            for step in steps
-        )
-    return "".join(
-        (f"Thought {number}: {' '.join(step.thought.split())}\n" if step.thought else "")
-        + f"Action {number}: {step.action}\nObservation {number}: {step.observation}\n"
-        for number, step in enumerate(steps, start=1)
-    )
+    commands = pack.layout == "commands"
+    text = ""
+    for number, step in enumerate(steps, start=1):
+        thought = " ".join(step.thought.split())
+        if step.thought:
+            text += f"> think: {thought}\n" if commands else f"Thought {number}: {thought}\n"
+        if commands:
+            text += f"> {step.action}\n{step.observation}\n"
+        else:
+            text += f"Action {number}: {step.action}\nObservation {number}: {step.observation}\n"
+    return text

@@ -73,14 +73,8 @@ class Environment(Protocol):
 
 
 class Taskset(Protocol):
-    """Source of an environment's tasks."""
-
     def tasks(self) -> tuple[Task, ...]:
-        """Return all tasks of the configured split, in the official order, without opening them.
-
-        Raises:
-            MissingInput: the data are missing; the message says how to get them.
-        """
+        """Return all tasks of the configured split, in the official order, without opening any. Raises MissingInput."""
         ...
 
     def environment(self) -> Environment:

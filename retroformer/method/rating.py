@@ -1,45 +1,49 @@
 """Ratings of reflections: the change of the return from a failure to its retry (Retroformer, section 4.3)."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from statistics import fmean
-from typing import NamedTuple, Protocol, TypeVar
-
-from pydantic import BaseModel, ConfigDict
+from statistics import fmean, stdev
+from typing import NamedTuple
 
 from retroformer.method.protocols import ReturnOf
-from retroformer.method.records import Key, Message, RatedReflection, Reflection, Returns, standard_error
+from retroformer.method.records import Key, Message, Reflection
 from retroformer.run.store import Store, StoredReflection
 
 _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together when they are rated anew."""
 
 
-class _Trained(BaseModel):
-    """Part of a reflection that training needs; parsing the rest would take half as much time again."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    prompt: tuple[Message, ...]
-    finish_reason: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
-class Rating(Returns):
-    """Rating read from columns, without the reflection's prompt."""
+class Rating:
+    """A reflection with the returns of the trials before and after it, one return after it per repeat."""
 
     task_id: str
     trial: int
     candidate: int
     previous_candidate: int
+    """Candidate number of the failure within its trial."""
     text: str
     return_before: float
+    """Return of the failure, or the mean of retries without advice."""
     returns_after: tuple[float, ...]
     record: str | None = None
     """Reflection as JSON; None unless read with records=True."""
     error_before: float = 0.0
+    """Standard error of the return before; 0 for that of the failure."""
+
+    @property
+    def rating(self) -> float:
+        """Gain of the next trial: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
+        after = self.returns_after
+        return (after[0] if len(after) == 1 else fmean(after)) - self.return_before
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the rating; 0 with a single repeat, which cannot give one."""
+        return math.hypot(standard_error(self.returns_after), self.error_before)
 
     @property
     def trajectory(self) -> tuple[str, int, int]:
@@ -54,27 +58,16 @@ class Rating(Returns):
 
     @property
     def prompt(self) -> tuple[Message, ...]:
-        """Prompt of the reflector, parsed from JSON at each use; needs records=True."""
-        return self._trained.prompt
+        return self.reflection.prompt
 
     @property
     def is_cut(self) -> bool:
-        """True if the text was cut at the limit of tokens; parsed from JSON at each use, needs records=True."""
-        return self._trained.finish_reason == "length"
-
-    @property
-    def _trained(self) -> _Trained:
-        assert self.record is not None, "ratings are read with records=True where prompts are needed"
-        return _Trained.model_validate_json(self.record)
+        return self.reflection.is_cut
 
 
-class _OnFailure(Protocol):
-    @property
-    def trajectory(self) -> tuple[str, int, int]: ...
-
-
-Rated = TypeVar("Rated", bound=Returns)
-OnFailure = TypeVar("OnFailure", bound=_OnFailure)
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean; 0 of a single value, which cannot give one."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 class Rerating(NamedTuple):
@@ -91,17 +84,10 @@ def ratings(store: Store, arm: str, *, records: bool = False, anew: Rerating | N
     With `anew`, they are rated anew from the stored attempts, which takes longer.
 
     If a failure was also retried without advice (with a blank text), the return before the reflections on it is the
-    mean of these retries.
-
-    The store holds valid attempts only, so a reflection whose retry failed because of the infrastructure is not rated
-    until a later run repeats the retry.
+    mean of these retries. The store holds valid attempts only, so a reflection whose retry failed because of the
+    infrastructure is not rated until a later run repeats the retry.
     """
-    yield from _against_unadvised(
-        _stored(store, arm, records=records) if anew is None else _rated_anew(store, arm, anew)
-    )
-
-
-def _against_unadvised(rated: Iterable[Rating]) -> Iterator[Rating]:
+    rated = _rate_stored(store, arm, records=records) if anew is None else _rate_anew(store, arm, anew)
     for candidates in by_failure(rated):
         alone = [value for candidate in candidates if not candidate.text.strip() for value in candidate.returns_after]
         for candidate in candidates:
@@ -111,29 +97,23 @@ def _against_unadvised(rated: Iterable[Rating]) -> Iterator[Rating]:
                 yield candidate
 
 
-def by_failure(rated: Iterable[OnFailure]) -> Iterator[list[OnFailure]]:
+def by_failure(rated: Iterable[Rating]) -> Iterator[list[Rating]]:
     """Yield the reflections on each failure; those on the failures of one task and trial must be adjacent."""
     for _, of_trial in groupby(rated, key=lambda candidate: candidate.trajectory[:2]):
-        failures: dict[int, list[OnFailure]] = {}
+        failures: dict[int, list[Rating]] = {}
         for candidate in of_trial:
             failures.setdefault(candidate.trajectory[2], []).append(candidate)
         yield from failures.values()
 
 
-def _stored(store: Store, arm: str, *, records: bool) -> Iterator[Rating]:
-    rated: tuple[str, int, int, int] | None = None
-    text, before, returns, record = "", 0.0, list[float](), None
-    for task_id, trial, candidate, previous, text_, before_, after, record_ in store.rating_rows(arm, records=records):
-        if rated != (place := (task_id, trial, candidate, previous)):
-            if rated is not None:
-                yield Rating(*rated, text, before, tuple(returns), record)
-            rated, text, before, returns, record = place, text_, before_, [], record_
-        returns.append(after)
-    if rated is not None:
-        yield Rating(*rated, text, before, tuple(returns), record)
+def _rate_stored(store: Store, arm: str, *, records: bool) -> Iterator[Rating]:
+    for _, repeats in groupby(store.rating_rows(arm, records=records), key=lambda row: row[:4]):
+        first, *others = repeats
+        task_id, trial, candidate, previous, text, before, after, record = first
+        yield Rating(task_id, trial, candidate, previous, text, before, (after, *(row[6] for row in others)), record)
 
 
-def _rated_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
+def _rate_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
     task_ids = sorted(store.reflected_tasks(arm))
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
@@ -145,7 +125,7 @@ def _rated_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
         for key in sorted(attempts, key=lambda key: key.repeat):
             retries.setdefault(key.model_copy(update={"repeat": 0}), []).append(attempts[key])
         reflections = list(store.stream_reflections(arm, chosen))
-        later = _Later(reflections, retries)
+        later = _SecondRetries(reflections, retries)
         for key, previous_candidate, reflection, _ in reflections:
             failure = Key(arm=arm, task_id=key.task_id, trial=key.trial - 1, candidate=previous_candidate)
             if failure not in attempts or key not in retries:
@@ -154,8 +134,8 @@ def _rated_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
             returns = later.returns(key, first) if anew.second_retry else tuple(retry.returned for retry in first)
             if returns is not None:
                 place = key.task_id, key.trial, key.candidate, previous_candidate
-                record = reflection.model_dump_json()
-                yield Rating(*place, reflection.text, attempts[failure].returned, returns, record)
+                before, record = attempts[failure].returned, reflection.model_dump_json()
+                yield Rating(*place, reflection.text, before, returns, record)
 
 
 class _Attempt(NamedTuple):
@@ -166,7 +146,7 @@ class _Attempt(NamedTuple):
     """True if the agent retries."""
 
 
-class _Later:
+class _SecondRetries:
     """Second retries of some tasks: those that follow the retry that a reflection led to."""
 
     def __init__(self, reflections: Sequence[StoredReflection], retries: Mapping[Key, Sequence[_Attempt]]) -> None:
@@ -199,20 +179,7 @@ class _Later:
         return tuple(second if retry.failed else retry.returned for retry in first)
 
 
-def rated_reflections(store: Store, arm: str, anew: Rerating | None = None) -> Iterator[RatedReflection]:
-    """Yield the ratings of an arm with the whole reflections."""
-    for rating in ratings(store, arm, records=True, anew=anew):
-        yield RatedReflection(
-            key=Key(arm=arm, task_id=rating.task_id, trial=rating.trial, candidate=rating.candidate),
-            previous_candidate=rating.previous_candidate,
-            reflection=rating.reflection,
-            return_before=rating.return_before,
-            returns_after=rating.returns_after,
-            error_before=rating.error_before,
-        )
-
-
-def counted(rated: Iterable[Rated], signs: Counter[str]) -> Iterator[Rated]:
+def count_signs(rated: Iterable[Rating], signs: Counter[str]) -> Iterator[Rating]:
     """Yield the ratings unchanged and count in `signs` how many are `positive`, `negative` and `zero`."""
     for rating in rated:
         signs["positive" if rating.rating > 0 else "negative" if rating.rating < 0 else "zero"] += 1

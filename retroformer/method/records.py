@@ -2,17 +2,22 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from statistics import fmean, stdev
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from retroformer.files.text import is_storable
-from retroformer.method.conversation import ChatMessage
-from retroformer.method.immutable import Record as Record
 
+THINKING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
+"""Fields of other programs' messages that hold a model's thinking."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of the OpenAI chat API."""
+OMIT_NONE = Field(exclude_if=lambda value: value is None)
+"""Mark of an optional field that JSON shows only if it has a value."""
+OMIT_EMPTY = Field(exclude_if=lambda value: not value)
+"""Mark of a field that JSON shows only if it is not empty, zero or false."""
 _MOST_TOKENS = 2**53
 """Largest number of tokens: more than anyone pays for, and less than a database column holds."""
 _HIGHEST_NUMBER = 2**31 - 1
@@ -27,9 +32,13 @@ def _storable(name: str) -> str:
 
 Name = Annotated[str, AfterValidator(_storable)]
 KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
-
-
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
+
+
+class Record(BaseModel):
+    """Immutable fact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Task(Record):
@@ -72,7 +81,7 @@ _STORY = re.compile(r"@[0-9a-f]{12}$")
 def task_of_story(task_id: str) -> str:
     """Return the id of the task without the mark of a story.
 
-    An agent that is improved where it runs lives through a task any number of times, each under an id of its own, such
+    An agent that is improved where it runs does a task any number of times, each under an id of its own, such
     as `refund-1@0123456789ab`.
     """
     return _STORY.sub("", task_id)
@@ -87,6 +96,61 @@ class Tool(Record):
     """JSON schema of the arguments."""
     form: str = ""
     """Action that a call stands for, such as `Search[{entity}]`; empty: `name({"argument": "value"})`."""
+
+
+class FunctionCall(Record):
+    """Name of a tool and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Record):
+    """Call of a tool in an assistant's message."""
+
+    id: Annotated[str | None, OMIT_NONE] = None
+    type: str = "function"
+    function: FunctionCall
+
+
+class ContentPart(Record):
+    """Part of a message's content; a part that is not text keeps its own fields, as JSON."""
+
+    type: str
+    text: Annotated[str | None, OMIT_NONE] = None
+    data: Annotated[dict[str, JsonValue], OMIT_EMPTY] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_other_fields(cls, part: Any) -> Any:
+        """Move fields of other types of parts, such as `image_url`, into `data`."""
+        if not isinstance(part, Mapping) or set(part) <= {"type", "text"} or isinstance(part.get("data"), Mapping):
+            return part
+        own = {name: part[name] for name in ("type", "text") if name in part}
+        return own | {"data": {name: value for name, value in part.items() if name not in own}}
+
+
+def _known_role(role: str) -> str:
+    if role not in ROLES:
+        raise ValueError(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
+    return role
+
+
+class ChatMessage(Record):
+    """One message of a conversation, in the form of the OpenAI chat API."""
+
+    role: Annotated[str, AfterValidator(_known_role)]
+    content: str | tuple[ContentPart, ...] | None = None
+    tool_calls: Annotated[tuple[ToolCall, ...], OMIT_EMPTY] = ()
+    tool_call_id: Annotated[str | None, OMIT_NONE] = None
+    name: Annotated[str | None, OMIT_NONE] = None
+
+
+def content_text(content: str | Sequence[ContentPart] | None) -> str:
+    """Return the text of a message's content; each part that is not text becomes a mark such as `[image]`."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.text if part.text is not None else f"[{part.type}]" for part in content)
 
 
 class Transition(Record):
@@ -216,7 +280,7 @@ class Reflection(Record):
     finish_reason: FinishReason | None = None
     """Reason why the text ends; None if its author does not say."""
     drawn: tuple[DrawnToken, ...] | None = None
-    """Tokens of the text, the one that ends it included; None unless `reflector.tokens` asks for them."""
+    """Tokens of the text, the one that ends it included; None unless `train.grpo.reward: stored` asks for them."""
     usage: Usage = Usage()
 
     @property
@@ -243,15 +307,10 @@ class Memory(Record):
     def remember(
         self, reflection: str, capacity: int, about: Trajectory | None = None, *, shows_attempt: bool = False
     ) -> "Memory":
-        """Return this memory with one more reflection.
+        """Return this memory with one more reflection on the attempt `about`, which None does not remember.
 
-        The oldest reflections beyond `capacity` are dropped. A blank reflection is not added.
-
-        Args:
-            reflection: the advice.
-            capacity: number of reflections that the actor remembers.
-            about: the attempt that the reflection is about; None: it is not remembered.
-            shows_attempt: whether the actor sees that attempt, in place of an earlier one.
+        Only the last `capacity` reflections are kept, and no blank one. With `shows_attempt`, the actor sees the
+        attempt in place of an earlier one.
         """
         kept = (*self.reflections, reflection)[-capacity:] if reflection.strip() else self.reflections
         lessons = (*self.earlier, Lesson(attempt=about, advice=reflection)) if about is not None else self.earlier
@@ -266,53 +325,6 @@ class Key(Record):
     trial: KeyNumber = 0
     candidate: KeyNumber = 0
     repeat: KeyNumber = 0
-
-
-class Returns:
-    """Returns of the trial before a reflection, and of each repeat of the trial after it."""
-
-    return_before: float
-    """Return of the failure, or the mean of retries without advice."""
-    returns_after: tuple[float, ...]
-    error_before: float
-    """Standard error of the return before; 0 for that of the failure."""
-
-    @property
-    def rating(self) -> float:
-        """Gain of the next trial: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
-        after = self.returns_after
-        return (after[0] if len(after) == 1 else fmean(after)) - self.return_before
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of the rating; 0 with a single repeat, which cannot give one."""
-        return math.hypot(standard_error(self.returns_after), self.error_before)
-
-
-def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean; 0 of a single value, which cannot give one."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-class RatedReflection(Record, Returns):
-    """Reflection with the returns of the trials before and after it (one return after it per repeat)."""
-
-    key: Key
-    previous_candidate: KeyNumber = 0
-    """Candidate number of the failure within its trial."""
-    reflection: Reflection
-    return_before: float
-    returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
-    error_before: float = 0.0
-
-    @property
-    def text(self) -> str:
-        return self.reflection.text
-
-    @property
-    def trajectory(self) -> tuple[str, int, int]:
-        """Failure that it reflects on: the task, the trial after the failure, and the failure's candidate number."""
-        return self.key.task_id, self.key.trial, self.previous_candidate
 
 
 class PreferencePair(Record):

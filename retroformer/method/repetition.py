@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 COPIED_WORDS = 4
 """A sequence of this many words that is also in the source counts as copied."""
-RESTATING = 0.5
+RESTATEMENT_SHARE = 0.5
 """Share of its n-grams that a text must copy from an attempt to count as restating it."""
 
 
@@ -40,17 +40,14 @@ class DistinctCounter:
 
 
 def distinct(texts: Sequence[str], n: int) -> float:
-    """Return the share of distinct n-grams among all n-grams of `texts` (distinct-n of Li et al., 2016), or 0 if none.
-
-    It falls with the amount of text, so compare only batches of similar length.
-    """
+    """Return the share of distinct n-grams in `texts` (distinct-n of Li et al., 2016); it falls with length."""
     counter = DistinctCounter(n)
     for text in texts:
         counter.add(text)
     return counter.share
 
 
-def copied(text: str, source: str, elsewhere: str = "") -> float:
+def copied_share(text: str, source: str, elsewhere: str = "") -> float:
     """Return the share of the text's 4-grams that are in `source` and not in `elsewhere`; 0 for a shorter text."""
     here, there = set(n_grams(source, COPIED_WORDS)), set(n_grams(elsewhere, COPIED_WORDS))
     grams = n_grams(text, COPIED_WORDS)

@@ -1,7 +1,6 @@
-"""Does each unit of work once: looks it up in the store, else does it and stores the result immediately.
+"""Does each rollout and each reflection once: looks it up in the store, else does it and stores the result immediately.
 
-A unit is one rollout or one reflection. So a stage that is killed at any moment and restarted repeats at most the units
-that were in flight, and never pays for finished work twice.
+So a stage that is killed and restarted repeats at most what was in flight, and never pays for finished work twice.
 """
 
 import asyncio
@@ -37,27 +36,26 @@ class EndpointClosed(InfrastructureFailure):
     """Error for a call that was not made because an endpoint refused an earlier one and would refuse every call."""
 
 
+@dataclass(frozen=True)
 class Budget:
-    """Budget shared by all processes that work on one store.
+    """Budget shared by all processes that work on one store; units in flight when it is spent are finished."""
 
-    It is checked before a unit starts, so a unit in flight is finished and stored.
-    """
-
-    def __init__(self, limits: Spending, spent: Callable[[], Usage], section: str = "collect") -> None:
-        self._limits, self._spent, self._section = limits, spent, section
+    limits: Spending
+    spent: Callable[[], Usage]
+    section: str = "collect"
 
     def check(self) -> None:
         """Check the accounts, and thereby that the store answers. Raises BudgetExhausted, StoreError."""
-        spent = self._spent()
+        spent = self.spent()
         tokens = spent.prompt_tokens + spent.completion_tokens
         for name, used, limit in (
-            ("tokens", tokens, self._limits.tokens),
-            ("dollars", spent.dollars, self._limits.dollars),
+            ("tokens", tokens, self.limits.tokens),
+            ("dollars", spent.dollars, self.limits.dollars),
         ):
             if limit is not None and used >= limit:
                 raise BudgetExhausted(
                     f"The budget of {limit:g} {name} is spent ({used:g}). Finished work is stored: "
-                    f"raise {self._section}.{name} and run the same command again to go on."
+                    f"raise {self.section}.{name} and run the same command again to go on."
                 )
 
 
@@ -135,8 +133,7 @@ class Experience:
         for arm in dict.fromkeys((self.first_trial_arm, self.arm)):
             for key, trajectory in store.stream_trajectories(arm, task_ids):
                 facts[key.task_id].trajectories[key] = trajectory
-        advised = self._advises_first or self._loop.trials > 1
-        for stored in store.stream_reflections(self.arm, task_ids) if advised else ():
+        for stored in store.stream_reflections(self.arm, task_ids):
             facts[stored.key.task_id].reflections[stored.key] = stored.reflection
         return facts
 
@@ -188,9 +185,7 @@ class Experience:
     async def trajectory(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         """Return the attempt under this key, from the store or played now; invalid if the infrastructure kept failing.
 
-        Raises:
-            BudgetExhausted: the budget is spent.
-            StoreError: the store failed; nothing more is played.
+        Raises BudgetExhausted, or StoreError, after which nothing more is played.
         """
         if stored := await self._stored_trajectory(key):
             self.on_event(stored.outcome.value)
@@ -218,10 +213,7 @@ class Experience:
     async def reflection(self, failure: Trajectory, memory: Memory, key: Key, previous_candidate: int) -> Reflection:
         """Return the advice under this key, from the store or written now.
 
-        Raises:
-            InfrastructureFailure: it could not be written, even after `loop.retries` retries.
-            BudgetExhausted: the budget is spent.
-            StoreError: the store failed; no more advice is requested.
+        Raises InfrastructureFailure if it cannot be written in 1 + `loop.retries` tries, BudgetExhausted, StoreError.
         """
         if stored := await self._stored_reflection(key):
             return stored

@@ -1,7 +1,6 @@
 """Backends play the tasks of a stage on other machines; installed packages offer them by entry points.
 
-An entry point of the group `retroformer.backends` names a `Backend`: NAME = "module:function". With the name `local`
-there is none: the stage plays in its own process.
+An entry point of the group `retroformer.backends` names a `Backend`: NAME = "module:function".
 
 A backend has workers. Each opens a player once, which starts what rollouts need, and gives it one chunk of tasks after
 another. Task ids go in and counts come out; facts go from the worker to the store. A chunk may be played again, because
@@ -11,10 +10,10 @@ its worker was lost: what is stored is not repeated.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.plugins import load_plugin
+from retroformer.config.file import Config
+from retroformer.config.imports import load_plugin
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally
 from retroformer.run.schedule import Work, work_through
@@ -34,7 +33,7 @@ class Chunk(NamedTuple):
     task_ids: tuple[str, ...]
 
 
-class Played(NamedTuple):
+class ChunkResult(NamedTuple):
     """What came of a chunk."""
 
     finished: int
@@ -45,28 +44,15 @@ class Played(NamedTuple):
     """Ids of tasks that the infrastructure left unfinished."""
 
 
-Play: TypeAlias = Callable[[Chunk], Awaitable[Played]]
+Play: TypeAlias = Callable[[Chunk], Awaitable[ChunkResult]]
 """Plays a chunk. Raises RetroformerError if nothing more can be played, such as BudgetExhausted or StoreError."""
-OpenPlayer: TypeAlias = Callable[[LoadedConfig], AbstractAsyncContextManager[Play]]
+OpenPlayer: TypeAlias = Callable[[Config], AbstractAsyncContextManager[Play]]
 """Starts what rollouts need and yields what plays them. A function of a module, so that workers can import it."""
-
-
-Done: TypeAlias = Callable[[Chunk, Played], None]
+OnChunkDone: TypeAlias = Callable[[Chunk, ChunkResult], None]
 """Called with each chunk that was played, and what came of it."""
-
-
-class Backend(Protocol):
-    """Plays chunks in any order, and each at least once."""
-
-    async def __call__(
-        self, open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Done
-    ) -> None:
-        """Play all chunks, and call `done` after each.
-
-        Raises:
-            RetroformerError: the error of a chunk, or the backend cannot be used; chunks in work may be lost.
-        """
-        ...
+Backend: TypeAlias = Callable[[OpenPlayer, Config, Sequence[Chunk], OnChunkDone], Awaitable[None]]
+"""Plays all chunks in any order, each at least once, and calls `OnChunkDone` after each. Raises the error of a chunk;
+chunks in work may be lost."""
 
 
 def backend_of(name: str) -> Backend:
@@ -76,11 +62,7 @@ def backend_of(name: str) -> Backend:
 
 
 async def play_elsewhere(
-    name: str,
-    open_player: OpenPlayer,
-    config: LoadedConfig,
-    tasks_of_arms: Mapping[str, Sequence[str]],
-    counts: Tally,
+    name: str, open_player: OpenPlayer, config: Config, tasks_of_arms: Mapping[str, Sequence[str]], counts: Tally
 ) -> dict[str, set[str]]:
     """Play the tasks of each arm with the workers of a backend, the arms in their order.
 
@@ -88,7 +70,7 @@ async def play_elsewhere(
     """
     unfinished: dict[str, set[str]] = {arm: set() for arm in tasks_of_arms}
 
-    def done(chunk: Chunk, played: Played) -> None:
+    def done(chunk: Chunk, played: ChunkResult) -> None:
         counts.counts.update(played.events)
         counts.done((), played.finished)
         unfinished[chunk.arm].update(played.unfinished)
@@ -99,7 +81,7 @@ async def play_elsewhere(
     return unfinished
 
 
-async def play_chunk(ledger: Ledger, work: Work, concurrency: int) -> Played:
+async def play_chunk(ledger: Ledger, work: Work, concurrency: int) -> ChunkResult:
     """Play the tasks of a chunk in this process. Raises as `work_through` does."""
     experience, events = work.experience, Counter[str]()
 
@@ -112,4 +94,4 @@ async def play_chunk(ledger: Ledger, work: Work, concurrency: int) -> Played:
     )
     unfinished = frozenset(experience.unfinished)
     experience.unfinished.clear()
-    return Played(len(work.tasks) - len(unfinished), events, unfinished)
+    return ChunkResult(len(work.tasks) - len(unfinished), events, unfinished)

@@ -120,47 +120,37 @@ class StageMetrics(BaseModel):
 
 
 def first_and_last(values: Sequence[float], most: int = 5) -> tuple[float, float] | None:
-    """Return the means of the first and of the last values, since those of single batches are noisy.
+    """Return the means of the first and of the last `most` values, or of half of fewer; None without two values.
 
-    Each is over `most` values, or fewer of a short curve, so that no value counts in both. None if there are fewer than
-    two values.
+    Values of single batches are noisy.
     """
     size = min(most, len(values) // 2)
     return (fmean(values[:size]), fmean(values[-size:])) if size else None
 
 
 def read_metrics(folder: Path) -> StageMetrics:
-    """Read the metrics of the stage whose adapter is in `folder`.
-
-    Raises:
-        MissingInput: there are none.
-        DamagedFile: the file is not what a stage writes.
-    """
+    """Read the metrics of the stage whose adapter is in `folder`. Raises MissingInput, DamagedFile."""
     path = folder / METRICS
     try:
         return StageMetrics.model_validate(json.loads(read_text(path, _LONGEST_BYTES)))
     except MissingInput:
         raise  # It is too large, or no regular file.
     except FileNotFoundError:
-        raise MissingInput(f"No {path}: {how_to_replace(folder)}") from None
+        raise MissingInput(f"No {path}: {replacement_hint(folder)}") from None
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"])) or "the whole file"
-        raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {how_to_replace(folder)}") from None
+        raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {replacement_hint(folder)}") from None
     except ValueError as error:
-        raise DamagedFile(f"{path} is damaged ({first_line(error)}): {how_to_replace(folder)}") from None
+        raise DamagedFile(f"{path} is damaged ({first_line(error)}): {replacement_hint(folder)}") from None
 
 
 def recorded_tasks(folder: Path) -> tuple[TrainingTasks, ...] | None:
-    """Return the tasks that the adapter in `folder` was trained on; None if no metrics there record any.
-
-    Raises:
-        DamagedFile: the file is not what a stage writes.
-    """
+    """Return the tasks that the adapter in `folder` was trained on; None if no metrics there do. Raises DamagedFile."""
     return read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
 
 
-def how_to_replace(folder: Path) -> str:
+def replacement_hint(folder: Path) -> str:
     """Return the end of an error message: how to get the files of a stage's folder again."""
     return (
         f"put the folder back from a copy, or delete {folder} and run "

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
-from retroformer.config.adapters import ADVISERS, REWARD
 from retroformer.errors import MissingInput, RetroformerError
 from retroformer.models.adapter_weights import require_fit
 from retroformer.models.loading import load_model, load_tokenizer
 from retroformer.models.precision import Quantization, guard_bnb_cpu, nf4
+from retroformer.run.adapters import ADVISERS, REWARD
 
 from . import attention
 from .linear import Lora, Spans, add_adapter, pack, read_lora, remove_adapter

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
 from retroformer.errors import StoreError
 from retroformer.method.records import Key
 from retroformer.run.ledger import Ledger
-from retroformer.run.store import NewTrajectory, Store
+from retroformer.run.store import NewTrajectory, Store, open_store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.postgres import PostgresDatabase
@@ -75,7 +74,7 @@ def test_an_outage_that_passes_costs_nothing(
 def test_an_interrupted_run_has_counted_every_call_it_paid_for(tmp_path: Path, reacts: bool) -> None:
     """Interrupt a run with calls of the actor, or of the reflector, in flight."""
 
-    async def interrupted(config: LoadedConfig) -> None:
+    async def interrupted(config: Config) -> None:
         running = asyncio.create_task(rate_reflections(config))
         assert await asyncio.to_thread(becomes_true, lambda: len(server.requests) >= 9)
         running.cancel()

@@ -8,7 +8,7 @@ import pytest
 from collect.plan import describe_plan
 from collect.rate import rate_reflections
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig
+from retroformer.config.file import Config
 from retroformer.environments.alfworld.environment import Alfworld
 from tests.support.endpoint import Endpoint
 from tests.support.runs import facts, open_config, run, write_config
@@ -70,7 +70,5 @@ def test_the_command_line_accepts_the_option_and_refuses_unknown_ones(tmp_path: 
 
 def test_a_plan_creates_no_store(tmp_path: Path) -> None:
     experiment = Experiment(run="planned", environment=Alfworld(name="alfworld", source="generated"))
-    assert describe_plan(LoadedConfig(tmp_path / "config.yaml", (), experiment)).startswith(
-        "2000 tasks of split 'train'"
-    )
+    assert describe_plan(Config(tmp_path / "config.yaml", (), experiment)).startswith("2000 tasks of split 'train'")
     assert not (tmp_path / "runs").exists()

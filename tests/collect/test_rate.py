@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
 from retroformer.errors import BudgetExhausted, ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.pairs import preferences
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import Outcome
+from retroformer.run.store import open_store
 from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
 
@@ -36,7 +36,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Facts:
         return facts(config)
 
 
-def collect(config: LoadedConfig) -> str:
+def collect(config: Config) -> str:
     return asyncio.run(rate_reflections(config))
 
 
@@ -63,7 +63,7 @@ def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp
         output = collect(config)
         made = facts(config)
         store = open_store(config.experiment)
-        rated = list(rated_reflections(store, "collect"))
+        rated = list(ratings(store, "collect", records=True))
         store.close()
     first = [trajectory for key, trajectory in made.trajectories.items() if key.trial == 0]
     failed = sum(trajectory.outcome is Outcome.FAILURE for trajectory in first)
@@ -282,7 +282,7 @@ def test_repeats_of_a_retry_are_rolled_out_and_rated_together(tmp_path: Path) ->
         )
         collect(config)
         store = open_store(config.experiment)
-        rated = list(rated_reflections(store, "collect"))
+        rated = list(ratings(store, "collect", records=True))
         store.close()
         assert len(rated) == len(server.requests)
     assert all(len(reflection.returns_after) == 3 and reflection.standard_error == 0 for reflection in rated)

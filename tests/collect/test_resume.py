@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config.parts import LoadedConfig
+from retroformer.config.file import Config
 from tests.support.endpoint import Endpoint
 from tests.support.killing import children_of, finish, run_and_kill
 from tests.support.runs import Facts, facts, open_config, start, stored, write_config
@@ -45,10 +45,10 @@ class Hold:
             self._changed.wait_for(lambda: number < self._first)
 
 
-def in_folder(config: LoadedConfig, folder: Path) -> LoadedConfig:
+def in_folder(config: Config, folder: Path) -> Config:
     """Return the same config for another working folder: its store has an absolute URL."""
     store = f"sqlite:///{folder / config.experiment.folder / 'experience.db'}"
-    return LoadedConfig(config.path, config.overrides, config.experiment.model_copy(update={"store": store}))
+    return Config(config.path, config.overrides, config.experiment.model_copy(update={"store": store}))
 
 
 def unbroken(folder: Path, server: Endpoint) -> tuple[Facts, int]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from collect.tasks import ordered_tasks, refuse_repeated, tasks_of_round
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key
+from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.support.runs import open_config, write_config
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from collect.warm import write_advice
-from retroformer.config.storage import open_store
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.attempt_reader import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.history import ancestors, key_before
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import Outcome
+from retroformer.run.store import open_store
 from tests.support.runs import facts, open_config, write_config
 from train.data.inputs import pairs, positive_reflections, rated
 
@@ -41,7 +41,7 @@ def test_written_advice_is_never_trained_on_as_rated(tmp_path: Path) -> None:
     config = open_config(write_config(tmp_path, NOBODY), "collect.written=12", "loop.concurrency=2")
     asyncio.run(write_advice(config))
     store = open_store(config.experiment)
-    assert list(rated_reflections(store, "written")), "retries with written advice were played"
+    assert list(ratings(store, "written", records=True)), "retries with written advice were played"
     assert store.trajectories("collect") == {}
     store.close()
     for read in (positive_reflections, rated, pairs):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.__main__ import main
-from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.run.arm_names import FIRST_TRIAL
 from tests.support.runs import ROOT, facts, open_config
 
 

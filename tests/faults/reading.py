@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_whole_store
 from retroformer.errors import run_command
+from retroformer.run.store import open_whole_store
 from tests.faults.invariant import rated
 
 

@@ -151,7 +151,7 @@ def _advice(served: World, run: str) -> int:
     if not served.database(run).exists():
         return 0
     with served.store(run) as store:
-        return store.advice_count("eval/trained")
+        return store.arm_counts()["eval/trained"].advice
 
 
 def _with_a_flipped_bit(content: bytes, chance: random.Random) -> bytes:

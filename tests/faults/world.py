@@ -12,8 +12,7 @@ from threading import Thread
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from retroformer.config.storage import open_store
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from tests.faults.invariant import Ended, Whole, violations, whole_of
 from tests.support.endpoint import Endpoint
 from tests.support.runs import HOUSEHOLD, ROOT, open_config, write_config

@@ -57,16 +57,14 @@ def listing(config: str, *overrides: str) -> str:
 
 
 def test_ten_lines_that_expand_to_ten_billion_values_are_refused_at_once(tmp_path: Path) -> None:
-    assert "config.yaml is refused: in line 5 it has more than 100000 values, aliases expanded" in listed(
-        tmp_path, LAUGHS
-    )
+    assert "config.yaml is not a YAML file: more than 100000 values, aliases expanded" in listed(tmp_path, LAUGHS)
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (SMALLEST + "eval: &eval {arms: *eval}\n", "config.yaml is refused: in line 3 it has an alias"),
-        (SMALLEST + f"train: {'[' * 900}{']' * 900}\n", "config.yaml is refused: in line 3 it has more than 50 levels"),
+        (SMALLEST + "eval: &eval {arms: *eval}\n", "config.yaml is not a YAML file: an alias"),
+        (SMALLEST + f"train: {'[' * 900}{']' * 900}\n", "config.yaml is not a YAML file: more than 50 levels"),
         ("run: 2001-13-45\n", "config.yaml is not a YAML file: '2001-13-45' is no timestamp (month must be in 1..12)"),
         (SMALLEST + "seed: !!int abc\n", "config.yaml is not a YAML file: 'abc' is no int"),
         (SMALLEST + "#" * (1 << 20), "config.yaml is not a YAML file: config.yaml holds more than 1 MiB"),

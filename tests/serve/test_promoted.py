@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retroformer.endpoint.own_server import provenance
-from retroformer.run.promotions.history import History, roll_back
+from retroformer.run.promotions import History, roll_back
 from retroformer.run.provenance import ServedModel, folder_sha256
 from tests.serve.running import Endpoint, http_request, ready_line, start, tiny_config
 from tests.support.waiting import becomes_true

@@ -54,25 +54,23 @@ def finished(folder: Path, quantization: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trained", "setting", "served"),
+    ("trained", "served"),
     [
-        ({}, "trained", "none"),
-        ({"sft": "nf4"}, "trained", "nf4"),
-        ({"sft": "none", "warm": "none"}, "trained", "none"),
-        ({"sft": "nf4", "warm": None}, "trained", "nf4"),
-        ({"sft": "nf4"}, "none", "none"),
-        ({"sft": "nf4", "warm": "none"}, "nf4", "nf4"),
+        ({}, "none"),
+        ({"sft": "nf4"}, "nf4"),
+        ({"sft": "none", "warm": "none"}, "none"),
+        ({"sft": "nf4", "warm": None}, "nf4"),
     ],
 )
-def test_a_server_has_the_weights_of_training_unless_the_config_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: dict[str, str | None], setting: str, served: str
+def test_a_server_has_the_weights_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: dict[str, str | None], served: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "config.yaml"
     path.write_text("run: try\nenvironment: {name: alfworld}\n")
     for name, quantization in trained.items():
         finished(Path("runs/try") / name, quantization)
-    assert served_names(load(path, [f"serve.quantization={setting}"])).quantization == served
+    assert served_names(load(path)).quantization == served
 
 
 def test_adapters_trained_on_different_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.report.report import compare_arms
-from retroformer.config.parts import LoadedConfig
+from retroformer.config.file import Config
 from retroformer.method.records import Outcome, Trajectory
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
@@ -18,19 +18,19 @@ POOLED: Arms = {
 }
 
 
-def config_with(folder: Path, url: str, arms: Arms, *overrides: str) -> LoadedConfig:
+def config_with(folder: Path, url: str, arms: Arms, *overrides: str) -> Config:
     """Return the household config with these arms and two trials."""
     config = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": arms}}
     return open_config(write_config(folder, url, config), "loop.trials=2", *overrides)
 
 
-def compare(config: LoadedConfig) -> str:
+def compare(config: Config) -> str:
     """Run the evaluation; return the report in Markdown."""
     asyncio.run(compare_arms(config))
     return (config.experiment.folder / "eval" / "report.md").read_text()
 
 
-def texts(config: LoadedConfig, arm: str) -> dict[str, str]:
+def texts(config: Config, arm: str) -> dict[str, str]:
     """Return what an arm wrote after trial 0, by task."""
     return {stored.key.task_id: stored.reflection.text for stored in facts(config, f"eval/{arm}").reflections}
 

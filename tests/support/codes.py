@@ -4,7 +4,7 @@ import re
 from contextlib import closing
 from typing import Any
 
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import Key
 from retroformer.run.store import Store
 from tests.support.endpoint import Body, prompt_of
@@ -29,5 +29,5 @@ def advise(body: Body) -> str:
 def facts(url: str, arm: str = "collect") -> tuple[dict[Key, Any], list[float], list[str]]:
     """Return the attempts, the ratings and the causes of invalid attempts."""
     with closing(Store(url, "agent")) as store:
-        ratings = [reflection.rating for reflection in rated_reflections(store, arm)]
-        return store.trajectories(arm), ratings, store.invalid_causes(arm)
+        gains = [reflection.rating for reflection in ratings(store, arm)]
+        return store.trajectories(arm), gains, store.invalid_causes(arm)

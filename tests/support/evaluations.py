@@ -13,10 +13,10 @@ from eval.measure.results import ArmResult, SeedResult, arm_results
 from eval.play.verify import VerifiedModel
 from eval.report.evaluation import ReportInput
 from eval.report.report import write_report
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.method.records import Key, Outcome, Usage
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import PRICE, advice, attempt_at, task
 

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config, load
 from retroformer.method.records import Key, Trajectory
-from retroformer.run.store import Store, StoredReflection
+from retroformer.run.store import Store, StoredReflection, open_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,8 +42,8 @@ def write_config(folder: Path, url: str, config: dict[str, Any] | None = None) -
     return path
 
 
-def open_config(path: Path, *overrides: str) -> LoadedConfig:
-    return LoadedConfig(path, overrides, load(path, overrides))
+def open_config(path: Path, *overrides: str) -> Config:
+    return Config(path, overrides, load(path, overrides))
 
 
 class Facts(NamedTuple):
@@ -67,7 +65,7 @@ class Facts(NamedTuple):
         return self.trajectories == other.trajectories and mine == theirs
 
 
-def facts(config: LoadedConfig, arm: str = "collect") -> Facts:
+def facts(config: Config, arm: str = "collect") -> Facts:
     store = open_store(config.experiment)
     try:
         return facts_of(store, arm)

@@ -3,7 +3,6 @@
 from contextlib import closing
 from pathlib import Path
 
-from retroformer.config.arm_names import COLLECT, FIRST_TRIAL
 from retroformer.method.records import (
     Author,
     Ending,
@@ -17,6 +16,7 @@ from retroformer.method.records import (
     Trajectory,
     Usage,
 )
+from retroformer.run.arm_names import COLLECT, FIRST_TRIAL
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 
 EVAL = "eval/trained"

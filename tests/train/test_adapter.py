@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, NotFinite, ProvenanceError, RetroformerError
 from retroformer.method.records import Key, Message, Reflection
+from retroformer.run.store import open_store
 from tests.support.killing import refused
 from tests.train.world import AUTHOR, TEMPLATE, collect, config_file, save_tiny_model, trained
 from train.__main__ import main

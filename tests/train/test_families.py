@@ -11,9 +11,9 @@ import torch
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.method.records import Key, Message, Reflection, Task
 from retroformer.models.presets import presets
+from retroformer.run.store import open_store
 from serve.engine.model import Model
 from tests.serve.running import http_request, ready_line, start
 from tests.support.characters import attempt_at

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retroformer.method.records import Author, Key, PreferencePair, RatedReflection, Reflection
+from retroformer.method.rating import Rating
+from retroformer.method.records import Author, PreferencePair, Reflection
 from retroformer.models.adapter_weights import read_reward_adapter
 from retroformer.run.stage_metrics import read_metrics
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
@@ -27,11 +28,15 @@ PAIRS = [
     for n in range(20)
 ]
 RATED = [
-    RatedReflection(
-        key=Key(arm="collect", task_id=pair.task_id, trial=1, candidate=candidate),
-        reflection=Reflection(text=text, prompt=pair.prompt, author=Author(endpoint="e", model="m")),
+    Rating(
+        task_id=pair.task_id,
+        trial=1,
+        candidate=candidate,
+        previous_candidate=0,
+        text=text,
         return_before=0.0,
         returns_after=(1.0 - candidate,),
+        record=Reflection(text=text, prompt=pair.prompt, author=Author(endpoint="e", model="m")).model_dump_json(),
     )
     for pair in PAIRS
     for candidate, text in enumerate((pair.chosen, pair.rejected))

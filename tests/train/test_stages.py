@@ -11,7 +11,7 @@ import pytest
 
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.cache import held_lock
+from retroformer.files.cache import hold_lock
 from retroformer.run.progress import line
 from retroformer.run.stage_metrics import StageMetrics, training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
@@ -259,7 +259,7 @@ def test_variants_with_equal_inputs_have_checkpoints_of_their_own(tiny_base: Pat
 def test_two_processes_do_not_train_one_stage_at_once(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     collect(config)
-    with held_lock(workplace / "runs/tiny/checkpoints/sft.lock", "training sft"):
+    with hold_lock(workplace / "runs/tiny/checkpoints/sft.lock", "training sft"):
         done = subprocess.run(
             [sys.executable, "-m", "train", "sft", str(config)],
             capture_output=True,

@@ -10,9 +10,8 @@ import yaml
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.method.records import Author, Key, Message, Reflection, Task
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from tests.support.characters import attempt_at
 
 TEMPLATE = (

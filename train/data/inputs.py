@@ -9,20 +9,19 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from typing import NamedTuple
 
-from retroformer.config.arm_names import WRITTEN, collecting, is_rated
 from retroformer.config.conditions import STORED, check_training_facts, rerating
 from retroformer.config.experiment import STORE_FILE, Experiment
-from retroformer.config.storage import open_whole_store
-from retroformer.config.views import reflection_renderer
+from retroformer.config.parts import reflection_renderer
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
 from retroformer.method.history import memory_of
 from retroformer.method.pairs import count_ratings, preference_pairs
-from retroformer.method.rating import Rating, by_failure, counted, rated_reflections, ratings
-from retroformer.method.records import PreferencePair, RatedReflection
+from retroformer.method.rating import Rating, by_failure, count_signs, ratings
+from retroformer.method.records import PreferencePair
+from retroformer.run.arm_names import WRITTEN, collect_arm, is_rated
 from retroformer.run.stage_metrics import TrainingTasks, training_tasks
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_whole_store
 
 from .failures import Failure, stored_failures
 from .hindsight import RatedArm, View, relabel
@@ -59,7 +58,7 @@ def positive_reflections(experiment: Experiment) -> list[AdviceText]:
     mixed = experiment.train.sft.texts == "mixed"
     with _open(experiment, "collect") as sources:
         signs = Counter[str]()
-        rated = counted(_rated(sources), signs)
+        rated = count_signs(_rated(sources), signs)
         positive = [
             AdviceText(rating.prompt, rating.text, rating.is_cut)
             for candidates in by_failure(rated)
@@ -118,7 +117,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
         ]
         if not pairs:
             signs = Counter[str]()
-            deque(counted(_rated(sources), signs), maxlen=0)
+            deque(count_signs(_rated(sources), signs), maxlen=0)
             _refuse_unrated(sources, signs)
             raise MissingInput(
                 f"No preference pairs in {_url(sources)} ({signs.total()} reflections are rated, {_by_sign(signs)}; "
@@ -127,7 +126,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
         return pairs
 
 
-def rated(experiment: Experiment) -> list[RatedReflection]:
+def rated(experiment: Experiment) -> list[Rating]:
     """Read every rated reflection. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
         reflections = _reflections(sources)
@@ -175,7 +174,7 @@ def failures(experiment: Experiment) -> list[Failure]:
     with _open(experiment, "collect") as sources:
         store = sources[0].store
         # Imported logs are left out, since they come from another actor and other environments.
-        arms = [collecting(number) for number in range(1, experiment.round + 1)]
+        arms = [collect_arm(number) for number in range(1, experiment.round + 1)]
         check_training_facts(store, experiment, arms)
         failures = stored_failures(store, arms, experiment.loop, experiment.train.leave_out)
         if not failures:
@@ -241,7 +240,7 @@ def _rated_arms(sources: Sequence[_Source], staleness: int | None = None) -> lis
         check_training_facts(store, experiment, arms)
         if staleness is not None:
             rounds = range(max(1, experiment.round - staleness), experiment.round + 1)
-            arms = [arm for arm in arms if arm in set(map(collecting, rounds))]
+            arms = [arm for arm in arms if arm in set(map(collect_arm, rounds))]
         for arm in arms:
             rated.append(RatedArm(store, arm, anew, store.marks.tasks(arm, experiment.train.leave_out)))
     return rated
@@ -258,14 +257,14 @@ def _rated(sources: Sequence[_Source], staleness: int | None = None) -> Iterator
     )
 
 
-def _reflections(sources: Sequence[_Source]) -> list[RatedReflection]:
+def _reflections(sources: Sequence[_Source]) -> list[Rating]:
     """Return the rated reflections of all domains."""
     # A blank text is no advice: its retry tells nothing about advice.
     return [
         reflection
         for arm in _rated_arms(sources)
-        for reflection in rated_reflections(arm.store, arm.arm, arm.anew)
-        if reflection.text.strip() and reflection.key.task_id not in arm.left_out
+        for reflection in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
+        if reflection.text.strip() and reflection.task_id not in arm.left_out
     ]
 
 

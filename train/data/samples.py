@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from retroformer.errors import ConfigError
-from retroformer.method.records import DrawnToken, Message, PreferencePair, RatedReflection
+from retroformer.method.rating import Rating
+from retroformer.method.records import DrawnToken, Message, PreferencePair
 
 Prompt = tuple[Message, ...]
 
@@ -145,7 +146,7 @@ class RatedGroup(NamedTuple):
     responses: tuple[RatedResponse, ...]
 
 
-def rated_groups(reflections: Iterable[RatedReflection]) -> list[RatedGroup]:
+def rated_groups(reflections: Iterable[Rating]) -> list[RatedGroup]:
     """Group reflections by their prompt, in the order of first appearance; groups with equal ratings are left out.
 
     Raises:
@@ -157,9 +158,9 @@ def rated_groups(reflections: Iterable[RatedReflection]) -> list[RatedGroup]:
         reflection = rated.reflection
         if reflection.drawn is None or reflection.sampling.temperature != 1.0:
             raise ConfigError(
-                f"The reflection {rated.key.candidate} on {rated.key.task_id!r} (trial {rated.key.trial}, "
-                f"{rated.key.arm}) does not say how likely it was when it was sampled: collect with "
-                "reflector.tokens=true and reflector.temperature=1, or set train.grpo.reward to model or live."
+                f"The reflection {rated.candidate} on {rated.task_id!r} (trial {rated.trial}) does not say how likely "
+                "it was when it was sampled: collect with "
+                "train.grpo.reward=stored and reflector.temperature=1, or set train.grpo.reward to model or live."
             )
         groups.setdefault(reflection.prompt, []).append(RatedResponse(reflection.drawn, rated.rating))
     return [

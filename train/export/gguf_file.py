@@ -47,7 +47,7 @@ def convert_stage(experiment: Experiment, name: str) -> Path:
         )
     merged = merge(experiment, name)
     path = experiment.stage_folder(name).with_suffix(".gguf")
-    with durable.replacing(path) as unfinished:
+    with durable.replace_file(path) as unfinished:
         convert(merged, unfinished, f"{experiment.run} {name}")
     return path
 

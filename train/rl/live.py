@@ -19,19 +19,19 @@ import torch
 from torch import Tensor
 
 from retroformer.agents.actors import actor_kind
-from retroformer.config.arm_names import LIVE
 from retroformer.config.experiment import Experiment
-from retroformer.config.given_advice import conditions_of_retries, retrying
-from retroformer.config.parts import LoadedConfig, check_prompts, gather_all
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
+from retroformer.config.parts import check_prompts, gather_all
 from retroformer.endpoint.secrets.redaction import redact_data
 from retroformer.errors import InfrastructureFailure
 from retroformer.files.text import storable
 from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
+from retroformer.run.arm_names import LIVE
 from retroformer.run.attempts import Experience
+from retroformer.run.given_advice import conditions_of_retries, start_retry_player
 from retroformer.run.provenance import Provenance
-from retroformer.run.store import Store
-from retroformer.run.store.rows import serialised
+from retroformer.run.store import Store, open_store
+from retroformer.run.store.rows import serialise
 
 from ..base import load_tokenizer
 from ..data.failures import Failure
@@ -44,7 +44,7 @@ Tried: TypeAlias = tuple[Failure, str]
 
 
 @contextmanager
-def live_returns(config: LoadedConfig, failures: Sequence[Failure]) -> Iterator["LiveReturns"]:
+def live_returns(config: Config, failures: Sequence[Failure]) -> Iterator["LiveReturns"]:
     """Start environments and endpoints, yield the rewards of reflections on `failures`, and stop everything.
 
     Raises:
@@ -56,7 +56,7 @@ def live_returns(config: LoadedConfig, failures: Sequence[Failure]) -> Iterator[
     with (
         closing(open_store(experiment)) as store,
         # Reflections come from the policy.
-        retrying(config, store, LIVE, played_under, asks_reflector=False) as play,
+        start_retry_player(config, store, LIVE, played_under, asks_reflector=False) as play,
     ):
         yield LiveReturns(experiment, store, play.experience, play.runner, failures)
 
@@ -161,7 +161,7 @@ class LiveReturns:
         task_id, trial = failure.attempt.task.id, failure.trial
         sampling = Sampling(temperature=1.0, max_new_tokens=self._experiment.reflector.max_new_tokens)
         reflection = Reflection(text=text, prompt=failure.prompt, author=AUTHOR, sampling=sampling)
-        reflection, _ = serialised(reflection)  # As the store keeps it, to be compared with what is stored.
+        reflection, _ = serialise(reflection)  # As the store keeps it, to be compared with what is stored.
         numbers = self._numbers.setdefault((task_id, trial, failure.accepted, reflection.prompt), {})
         # Another process on the same store may have used a number for another text, or about another failure.
         while reflection.text not in numbers:

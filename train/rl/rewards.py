@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from retroformer.errors import DamagedFile
-from retroformer.run.stage_metrics import METRICS, how_to_replace
+from retroformer.run.stage_metrics import METRICS, replacement_hint
 
 from .. import processes
 from ..adapter import Adapter
@@ -64,7 +64,7 @@ def score_scale(reward: Adapter) -> ScoreScale:
     mean, deviation = (metrics.measure(f"{texts}_score_{name}") for name in ("mean", "deviation"))
     if mean is None or deviation is None:
         raise DamagedFile(
-            f"{folder / METRICS} lacks the mean and deviation of the reward model's scores: {how_to_replace(folder)}"
+            f"{folder / METRICS} lacks the mean and deviation of the reward model's scores: {replacement_hint(folder)}"
         )
     # The minimum avoids division by 0 for a reward model that gives all texts the same score.
     return ScoreScale(mean, max(deviation, 1e-3))

@@ -15,7 +15,7 @@ from torch import nn
 
 from retroformer.config.sections.train import Grpo, Ppo
 from retroformer.errors import NotFinite, RetroformerError, ServiceError
-from retroformer.method.repetition import RESTATING, copied, distinct
+from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share, distinct
 from retroformer.run.progress import line
 
 from .. import preemption, processes
@@ -154,13 +154,13 @@ def repetition(texts: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, flo
     """
     attempts = [prompt[-1].content for prompt in prompts]
     instructions = ["\n".join(message.content for message in prompt[:-1]) for prompt in prompts]
-    shares = [copied(text, attempt) for text, attempt in zip(texts, attempts, strict=True)]
+    shares = [copied_share(text, attempt) for text, attempt in zip(texts, attempts, strict=True)]
     return {
         "distinct_1": distinct(texts, 1),
         "distinct_2": distinct(texts, 2),
         "copied_from_attempt": fmean(shares),
-        "restating": fmean(float(share >= RESTATING) for share in shares),
-        "copied_from_instruction": fmean(map(copied, texts, instructions, attempts)),
+        "restating": fmean(float(share >= RESTATEMENT_SHARE) for share in shares),
+        "copied_from_instruction": fmean(map(copied_share, texts, instructions, attempts)),
     }
 
 

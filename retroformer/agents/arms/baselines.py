@@ -1,6 +1,7 @@
 """Arms without a reflector: no advice, phrases without content, one document for all, and another task's advice."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -8,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field
 
 from retroformer.agents.arms.arm import Arm, ArmParts, ArmSetting, EarlyArm
-from retroformer.config.arm_names import DOCUMENT, evaluation
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import read_text
 from retroformer.files.document import Words, code, emphasis
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
+from retroformer.run.arm_names import DOCUMENT, eval_arm
 
 if TYPE_CHECKING:
     from retroformer.run.store import StoredReflection
@@ -117,15 +118,15 @@ class DocumentArm(EarlyArm):
         return "the text of ", code(self.file), f", the same after every failure{self.when}"
 
 
+@dataclass(frozen=True)
 class DocumentReflector:
     """Reflector that gives the same text on every failure."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    text: str
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return the document; a memory that already holds it gets a blank text, so that it is read once."""
-        text = "" if self._text in memory.reflections else self._text
+        text = "" if self.text in memory.reflections else self.text
         return Reflection(text=text, prompt=(), author=Author(endpoint="rule", model="document"))
 
 
@@ -166,7 +167,7 @@ class PlaceboArm(Arm):
 
     def _sources(self, parts: ArmParts) -> list[str]:
         """Return the names in the store of the arm whose advice is given."""
-        return [evaluation(self.of, seed) for seed in parts.setting.arms[self.of].split()]
+        return [eval_arm(self.of, seed) for seed in parts.setting.arms[self.of].split()]
 
     def _suits(self, parts: ArmParts) -> "Callable[[Trajectory, StoredReflection], bool]":
         """Return the rule by which a piece of advice may be given about a failure."""
@@ -194,10 +195,9 @@ class PlaceboArm(Arm):
 
 
 class PlaceboReflector:
-    """Reflector that gives advice of another arm on other tasks.
+    """Reflector that gives advice of another arm on other tasks, if there is some for the same trial.
 
-    `suits(failure, stored)` limits which advice it gives; where none suits, any about another task is given, and marked
-    as `UNSUITABLE`. It prefers advice that was written for the same trial.
+    `suits(failure, stored)` limits which advice it gives; where none suits, any is given, marked as `UNSUITABLE`.
     """
 
     def __init__(
@@ -210,11 +210,7 @@ class PlaceboReflector:
         self._reflections = [stored for stored in reflections if stored.reflection.text]
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice about another task, drawn by the seed.
-
-        Raises:
-            MissingInput: the source arm wrote nothing about any other task.
-        """
+        """Return advice about another task, drawn by the seed. Raises MissingInput if the source arm wrote none."""
         others = [stored for stored in self._reflections if stored.key.task_id != trajectory.task.id]
         if not others:
             raise MissingInput(

@@ -19,10 +19,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from retroformer.agents.arms.arm import Arm, ArmParts
-from retroformer.config.arm_names import is_rated
 from retroformer.errors import MissingInput
 from retroformer.files.text import sha256_of
 from retroformer.method.records import Author, Memory, Record, Reflection, Sampling, Trajectory
+from retroformer.run.arm_names import is_rated
 
 if TYPE_CHECKING:  # A config is read without numpy and the database's packages.
     from retroformer.run.store import Store

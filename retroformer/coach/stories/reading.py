@@ -8,8 +8,8 @@ from itertools import groupby, islice
 from statistics import fmean
 
 from retroformer.coach.stories.story import Leaks, Story, Turn, first_difference, flags_of
-from retroformer.config.arm_names import FIRST_TRIAL, first_trial
 from retroformer.method.records import Key, Memory, Outcome, Reflection, Task, Trajectory
+from retroformer.run.arm_names import FIRST_TRIAL, first_trial
 from retroformer.run.store import AttemptRow, Store, StoredReflection
 
 _MEMORY = 3

@@ -9,10 +9,10 @@ from typing import Any
 from retroformer.coach.stories.reading import read_story, story_arms, story_lines
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.coach.stories.story import Story, Turn
-from retroformer.config.arm_names import COLLECT
 from retroformer.errors import MissingInput
 from retroformer.files.text import visible
 from retroformer.method.records import Outcome
+from retroformer.run.arm_names import COLLECT
 
 _WIDTH = 100
 

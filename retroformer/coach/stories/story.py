@@ -10,12 +10,12 @@ from itertools import chain
 from statistics import fmean
 
 from retroformer.method.records import Key, Outcome, Reflection, Step, Task, Trajectory
-from retroformer.method.repetition import RESTATING, copied
+from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share
 
 FLAGS = {
     "blank": "The advice is empty.",
     "truncated": "The advice was cut at the token limit.",
-    "copy": f"At least {RESTATING:.0%} of the advice repeats the reflector's prompt word for word.",
+    "copy": f"At least {RESTATEMENT_SHARE:.0%} of the advice repeats the reflector's prompt word for word.",
     "repeated plan": "The advice is the same as an earlier piece of advice in this story.",
     "same steps": "The retry did the same, step by step.",
     "leak": "The advice gives away a part of the solution that the agent could not know.",
@@ -142,7 +142,7 @@ def flags_of(turn: Turn, path: Sequence[Turn], leaks: Leaks | None = None) -> tu
     checks = {
         "blank": not turn.advice.strip(),
         "truncated": reflection.usage.completion_tokens >= limit and reflection.usage.calls == 1,
-        "copy": copied(turn.advice, _source(reflection, failure)) >= RESTATING,
+        "copy": copied_share(turn.advice, _source(reflection, failure)) >= RESTATEMENT_SHARE,
         "repeated plan": _words(turn.advice) in [_words(earlier.advice) for earlier in path if earlier.reflection],
         "same steps": failure is not None
         and attempt is not None

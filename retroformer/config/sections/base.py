@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from retroformer.endpoint.secrets.url import SecretUrl
 
@@ -63,10 +54,7 @@ class Loop(Section):
 
     @property
     def environment_processes(self) -> int:
-        """Number of environment processes: one per CPU core, from 2 to 8, and never more than rollouts in flight.
-
-        There are at least two because an episode that hangs blocks the others in its process.
-        """
+        """Number of environment processes: at least two, because an episode that hangs blocks those in its process."""
         return min(self.concurrency, max(2, min(os.cpu_count() or 1, _MOST_ENVIRONMENT_PROCESSES)))
 
 
@@ -180,16 +168,14 @@ class Address(Section):
 WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
     {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 )
-"""Fields of a request for tokens from the whole distribution, which is that of the log-probabilities of servers.
-
-They are sent explicitly, since a server may take other defaults from the model's generation_config.json.
-"""
-_OURS = ("model", "messages", "prompt", "stream", "n")
+"""Fields of a request for tokens from the whole distribution, which is that of servers' log-probabilities. A server may
+take other defaults from the model's generation_config.json."""
+_CLIENT_FIELDS = ("model", "messages", "prompt", "stream", "n")
 """Fields of a request that no config may change: the client writes them, or could not read the response."""
 
 
-def _not_ours(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    if taken := sorted(set(fields) & set(_OURS)):
+def _without_client_fields(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if taken := sorted(set(fields) & set(_CLIENT_FIELDS)):
         raise ValueError(f"the client itself writes {' and '.join(taken)}: leave it out")
     return fields
 
@@ -202,7 +188,7 @@ class Endpoint(Address):
     """Model name to request: `base`, a stage of this run, a name in serve.adapters, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
     """OpenAI API to call: chat completions or plain completions."""
-    extra_body: Annotated[dict[str, JsonValue], AfterValidator(_not_ours)] = Field(default_factory=dict)
+    extra_body: Annotated[dict[str, JsonValue], AfterValidator(_without_client_fields)] = Field(default_factory=dict)
     """Further fields of every request, such as `{reasoning_effort: low}`; null removes a field that the endpoint
     refuses, as in `{temperature: null}` or `{max_tokens: null, max_completion_tokens: 300}`."""
     dollars_per_million: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.0, 0.0)
@@ -245,10 +231,6 @@ class EvaluatorSection(Section):
         return self.kind == "tests"
 
 
-_TRUNCATING = frozenset({"temperature", "logit_bias", *WHOLE_DISTRIBUTION})
-"""Fields of a request that change the distribution from which tokens are sampled."""
-
-
 class ReflectorSection(Section):
     endpoint: Endpoint = Endpoint()
     """Endpoint of the reflector's model."""
@@ -265,20 +247,6 @@ class ReflectorSection(Section):
     """Largest number of tokens of one reflection (128 in the paper)."""
     stop: tuple[str, ...] = ()
     """Strings that end a reflection, such as a newline if the prompt asks for a single line."""
-    tokens: bool = False
-    """Whether reflections keep their tokens with the log-probabilities under the model that wrote them, as
-    `train.grpo.reward: stored` needs. The endpoint must return them: `retroformer serve`, or vLLM, with api: chat."""
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
     first, and its end is kept."""
-
-    @field_validator("tokens")
-    @classmethod
-    def _samples_from_the_whole_distribution(cls, tokens: bool, info: ValidationInfo) -> bool:
-        endpoint = info.data.get("endpoint")
-        if tokens and endpoint is not None and (truncating := sorted(_TRUNCATING & endpoint.extra_body.keys())):
-            raise ValueError(
-                f"The log-probabilities of tokens are those of the whole distribution at temperature 1: leave "
-                f"{', '.join(truncating)} out of endpoint.extra_body"
-            )
-        return tokens

@@ -9,25 +9,18 @@ from retroformer.agents.arms.arm import Arm
 from retroformer.agents.arms.baselines import DocumentArm, NoAdviceArm, PhraseArm, PlaceboArm
 from retroformer.agents.arms.retrieved import RetrievedArm
 from retroformer.agents.reflector import ModelArm
-from retroformer.config.arm_names import evaluation
 from retroformer.config.sections.base import Endpoint, Positive, Section, Spending
 from retroformer.environments.registry import extras
 from retroformer.environments.section import EnvironmentSection
+from retroformer.run.arm_names import eval_arm
 
-_OF_EVERY_ENVIRONMENT: tuple[type[Arm], ...] = (
-    NoAdviceArm,
-    PhraseArm,
-    ModelArm,
-    PlaceboArm,
-    RetrievedArm,
-    DocumentArm,
-)
+_GENERAL_ARMS: tuple[type[Arm], ...] = (NoAdviceArm, PhraseArm, ModelArm, PlaceboArm, RetrievedArm, DocumentArm)
 
 
 def arm_kinds(environment: EnvironmentSection | None) -> dict[str, type[Arm]]:
     """Return the classes of arms that can be played in an environment, by the value of `kind`; None: in any."""
     offered = extras(environment).arms if environment is not None else ()
-    return {kind.model_fields["kind"].default: kind for kind in (*_OF_EVERY_ENVIRONMENT, *offered)}
+    return {kind.model_fields["kind"].default: kind for kind in (*_GENERAL_ARMS, *offered)}
 
 
 def _arm(settings: Any, info: ValidationInfo) -> Any:
@@ -108,7 +101,7 @@ class Eval(Spending):
     @property
     def stored_names(self) -> dict[str, list[str]]:
         """Names in the store of each arm: one, or one for each of its training seeds."""
-        return {name: [evaluation(name, seed) for seed in arm.split()] for name, arm in self.arms.items()}
+        return {name: [eval_arm(name, seed) for seed in arm.split()] for name, arm in self.arms.items()}
 
     @property
     def reflector_models(self) -> list[str]:

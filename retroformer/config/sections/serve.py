@@ -7,7 +7,6 @@ from pydantic import Field
 
 from retroformer.config.sections.base import BEST_OF, Section
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.models.precision import Quantization
 
 
 class Serve(Section):
@@ -29,10 +28,6 @@ class Serve(Section):
     """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
     auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
     the default."""
-    quantization: Literal["trained"] | Quantization = "trained"
-    """Quantisation of the served weights. trained: that on which the served adapters were trained, since an adapter
-    writes other texts on other weights; none: the weights of the base's files; nf4: 4 bits, as in
-    train.quantization."""
     api_key_env: str | None = None
     """Environment variable that holds comma-separated API keys, one of which every route but /health then requires;
     None: no key is needed."""

@@ -100,7 +100,8 @@ class Grpo(Updates):
     reward: Literal["model", "live", "stored"] = "model"
     """Source of the reward. model: the reward model's score; live: the actor retries with each reflection, and the
     reflection's rating is its reward; stored: nothing is sampled or played, the reflections and ratings are those that
-    were collected, with `reflector.tokens` and at temperature 1."""
+    were collected with this setting, by which they keep their tokens and log-probabilities, and at temperature 1. The
+    reflector's endpoint must return those: `retroformer serve`, or vLLM, with api: chat."""
     kl: Annotated[float, Field(ge=0)] = 0.04
     """KL coefficient: weight of the KL divergence from the SFT policy, per token in the loss with `kl_estimator: k3`,
     and per response in the reward with k1."""

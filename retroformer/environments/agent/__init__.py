@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from retroformer.agents.attempt_result import Score, read_result
+from retroformer.config.imports import function_of, module_files
 from retroformer.config.sections.base import Positive
 from retroformer.config.sections.base import Section as ConfigSection
-from retroformer.config.user_code import function_of, module_files
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
 from retroformer.environments.extras import ActorKind, Extras

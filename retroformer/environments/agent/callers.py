@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded import MIB, size
-from retroformer.files.program_guard import guarded
+from retroformer.files.program_guard import guard_command
 
 _SHOWN = 300
 """Number of characters of an agent's output that an error message shows."""
@@ -163,7 +163,7 @@ class _Running:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
         try:
             self._process = subprocess.Popen(
-                guarded(command),
+                guard_command(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

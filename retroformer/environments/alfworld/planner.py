@@ -17,7 +17,7 @@ import zstandard
 from retroformer.environments.alfworld.text_grammar import Fact
 from retroformer.errors import EnvironmentFailure, MissingInput
 from retroformer.files.cache import cache_folder
-from retroformer.files.durable import replacing
+from retroformer.files.durable import replace_file
 
 _FORMAT = "1"
 """Format version of a cached translation; a change invalidates old ones."""
@@ -61,7 +61,7 @@ def translate(domain: str, problem: str) -> Translation:
     translation = _translate(domain, problem)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as unfinished:
+        with replace_file(path) as unfinished:
             unfinished.write_bytes(zstandard.compress(json.dumps(translation).encode(), 6))
     except OSError as error:
         # If the cache cannot be written, the run goes on and only loses time.

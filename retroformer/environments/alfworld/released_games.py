@@ -25,7 +25,7 @@ from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvi
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import GIB, MIB, LimitedStream, open_regular, parse_json, read_bytes, size
-from retroformer.files.cache import build_once, cache_folder, open_built
+from retroformer.files.cache import build_once, cache_folder, open_read_only
 from retroformer.method.records import Task
 from retroformer.run.provenance import files_sha256
 
@@ -148,7 +148,7 @@ class GamePack:
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        with closing(open_built(self._copy)) as database:
+        with closing(open_read_only(self._copy)) as database:
             return [task_id for (task_id,) in database.execute("SELECT id FROM game")]
 
     def files(self) -> dict[str, Path]:
@@ -157,7 +157,7 @@ class GamePack:
 
     def read(self, task_id: str) -> bytes:
         """Return the content of a game file."""
-        with closing(open_built(self._copy)) as database:
+        with closing(open_read_only(self._copy)) as database:
             (content,) = database.execute("SELECT content FROM game WHERE id = ?", (task_id,)).fetchone()
         return zlib.decompress(content)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.environments.hotpotqa.metrics import ENGLISH
-from retroformer.files.cache import build_once, open_built
+from retroformer.files.cache import build_once, open_read_only
 
 FORMAT = 1
 """Format version, part of the file's name; raise it when the tables change."""
@@ -60,7 +60,7 @@ class Docstore:
     """Pages of one file, read only; cheap to open."""
 
     def __init__(self, path: Path) -> None:
-        self._database = open_built(path)
+        self._database = open_read_only(path)
         weakref.finalize(self, self._database.close)
 
     def find(self, entity: str) -> EncyclopediaPage | None:

@@ -41,7 +41,6 @@ from typing import Any, Final, NamedTuple
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask, Origin
 from retroformer.cases.traced import Omission
-from retroformer.config.arm_names import RECORDED
 from retroformer.endpoint.answers import strip_thinking
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.data import question_id, question_key
@@ -50,6 +49,7 @@ from retroformer.environments.hotpotqa.metrics import RETURNS
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import GIB, MIB, json_rows, read_text
 from retroformer.method.records import Ending, Key, Outcome, Step
+from retroformer.run.arm_names import RECORDED
 
 DEFAULT_RETURN: Final = "f1_with_stop_words"
 """Return that rates imported attempts: ReAct's F1, used for these runs before.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import GIB, MIB, json_fault, json_rows, opened, sha256, size
+from retroformer.files.bounded import GIB, MIB, json_fault, json_rows, open_limited, sha256, size
 
 PRODUCTS = ("items_shuffle*.json", "products*_full.jsonl")
 ATTRIBUTES = ("items_ins_v2*.json",)
@@ -92,7 +92,7 @@ def items(path: Path) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _reading(path: Path, most_bytes: int) -> Iterator[IO[str]]:
     try:
-        with opened(path, most_bytes) as stream, io.TextIOWrapper(stream, encoding="utf-8") as text:
+        with open_limited(path, most_bytes) as stream, io.TextIOWrapper(stream, encoding="utf-8") as text:
             yield text
     except (EOFError, ValueError) as error:
         raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error

@@ -31,7 +31,7 @@ from retroformer.environments.webshop.goals import (
 )
 from retroformer.environments.webshop.search import IndexWriter, SearchIndex
 from retroformer.errors import MissingInput
-from retroformer.files.cache import build_once, cache_folder, open_built
+from retroformer.files.cache import build_once, cache_folder, open_read_only
 
 FORMAT = 1
 """Format version, part of the files' names; raise it when the tables change."""
@@ -87,7 +87,7 @@ class Shop:
 
     def _open(self, path: Path, write: Any) -> sqlite3.Connection:
         try:
-            return open_built(build_once(path, write))
+            return open_read_only(build_once(path, write))
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, sqlite3.ProgrammingError) as error:
             raise MissingInput(
                 f"The data in {str(self._folder)!r} are JSON of another shape ({type(error).__name__}: {error}): "

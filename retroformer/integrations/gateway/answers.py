@@ -16,8 +16,7 @@ from retroformer.agents.messages import readable_message
 from retroformer.endpoint.answers import join_text
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, decoder, end_to_end_headers
-from retroformer.method.conversation import ChatMessage
-from retroformer.method.records import Usage
+from retroformer.method.records import ChatMessage, Usage
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_TOKENS = 10_000_000

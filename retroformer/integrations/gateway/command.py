@@ -34,7 +34,7 @@ def gateway(
     Reads the agent's calls. Forwards them, and writes the attempts, the advice and the scores to the store of the run.
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
-    from retroformer.config.parts import load_config
+    from retroformer.config.file import load_config
     from retroformer.integrations.gateway.service import run
 
     run(load_config(config, overrides), upstream, port, unadvised)

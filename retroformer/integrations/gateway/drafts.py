@@ -18,8 +18,7 @@ from retroformer.agents.messages import final_text, steps_of
 from retroformer.coach.recorder import OpenTask
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.files.text import storable
-from retroformer.method.conversation import ChatMessage, content_text
-from retroformer.method.records import Usage
+from retroformer.method.records import ChatMessage, Usage, content_text
 from retroformer.run.store.database import Database, insert_into
 
 _TABLES = sa.MetaData()

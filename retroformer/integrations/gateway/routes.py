@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from retroformer.agents.attempt_result import checked_score
+from retroformer.agents.attempt_result import parse_score
 from retroformer.agents.messages import readable_message
 from retroformer.endpoint.loopback import is_loopback
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
@@ -108,7 +108,7 @@ class Gateway:
             if given.invalid:
                 receipt = await self._runs.discard(run, task, given.cause)
             else:
-                receipt = await self._runs.score(run, task, checked_score(given.score))
+                receipt = await self._runs.score(run, task, parse_score(given.score))
         except NoAttemptToScore as error:
             return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
         except ValidationError as error:

@@ -17,8 +17,7 @@ from retroformer.coach.reflector import Invalid
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.integrations.gateway.answers import RecordedAnswer
 from retroformer.integrations.gateway.drafts import Draft, Drafts
-from retroformer.method.conversation import ChatMessage
-from retroformer.method.records import Outcome
+from retroformer.method.records import ChatMessage, Outcome
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_IN_MEMORY = 1000

@@ -8,7 +8,7 @@ import uvloop
 from aiohttp import web
 
 from retroformer.coach.connection import Connection, Settings
-from retroformer.config.parts import LoadedConfig
+from retroformer.config.file import Config
 from retroformer.endpoint.own_server import run_own_server
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, ServiceError
@@ -25,7 +25,7 @@ _STOP_SECONDS = 5.0
 """Time that calls in flight have to end when the gateway is interrupted."""
 
 
-def run(config: LoadedConfig, upstream: str | None, port: int, unadvised: float) -> None:
+def run(config: Config, upstream: str | None, port: int, unadvised: float) -> None:
     """Serve until the process is interrupted; the address is printed once the gateway answers.
 
     Raises:
@@ -41,7 +41,7 @@ def run(config: LoadedConfig, upstream: str | None, port: int, unadvised: float)
     uvloop.run(_serve(config, upstream, port, unadvised))
 
 
-async def _serve(config: LoadedConfig, upstream: str | None, port: int, unadvised: float) -> None:
+async def _serve(config: Config, upstream: str | None, port: int, unadvised: float) -> None:
     experiment, stop = config.experiment, asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

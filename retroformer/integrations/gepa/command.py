@@ -37,7 +37,7 @@ def gepa(
     Reads the failed first attempts of `retroformer collect`. Writes the best document to runs/NAME/gepa/document.md,
     for an arm of kind `document`, and the retries to the store of the run.
     """
-    from retroformer.config.parts import load_config
+    from retroformer.config.file import load_config
     from retroformer.integrations.gepa.search import optimize
 
     typer.echo(optimize(load_config(config, overrides), retries=retries, proposer=proposer, tokens=tokens))

@@ -12,17 +12,16 @@ from gepa.api import optimize as evolve
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 from gepa.core.result import GEPAResult
 
-from retroformer.config.arm_names import DOCUMENT, collecting
 from retroformer.config.experiment import Experiment
-from retroformer.config.given_advice import Retrying, conditions_of_retries, retrying
-from retroformer.config.parts import LoadedConfig, check_prompts, gather_all
-from retroformer.config.storage import open_whole_store
-from retroformer.config.views import reflection_renderer
+from retroformer.config.file import Config
+from retroformer.config.parts import check_prompts, gather_all, reflection_renderer
 from retroformer.errors import EndpointFailure, InfrastructureFailure, MissingInput, usage_of
 from retroformer.files.durable import write_text
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.records import Author, Key, Memory, Message, Outcome, Reflection, Trajectory
-from retroformer.run.store import Store
+from retroformer.run.arm_names import DOCUMENT, collect_arm
+from retroformer.run.given_advice import RetryPlayer, conditions_of_retries, start_retry_player
+from retroformer.run.store import Store, open_whole_store
 
 START = "Search the places that were not searched yet, and do not repeat what failed."
 """Document that the search starts from."""
@@ -56,7 +55,7 @@ class Retry(NamedTuple):
         return self.attempt.episode_return - self.failure.attempt.episode_return
 
 
-def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None, tokens: int) -> str:
+def optimize(config: Config, *, retries: int | None, proposer: str | None, tokens: int) -> str:
     """Search for the best document, write it to the folder of the run, and return a summary.
 
     A search that was stopped goes on where it was, and one with more retries goes on from its end. One with other
@@ -77,14 +76,14 @@ def optimize(config: LoadedConfig, *, retries: int | None, proposer: str | None,
         store = stack.enter_context(closing(open_whole_store(experiment)))
         # Missing failures are reported before anything starts.
         failures = failed_first_attempts(experiment, store)
-        retries = retries or sum(row.trial > 0 for row in store.attempt_rows(collecting(experiment.round)))
+        retries = retries or sum(row.trial > 0 for row in store.attempt_rows(collect_arm(experiment.round)))
         if not retries:
             raise MissingInput(
                 "The collection of this run made no retries: name how many to spend with --retries NUMBER."
             )
         random.Random(experiment.seed).shuffle(failures)
         compared = min(_MOST_COMPARED, len(failures) // 2)
-        play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
+        play = stack.enter_context(start_retry_player(config, store, DOCUMENT, played_under, asks_reflector=True))
         model = _Proposer(play, experiment, store, proposer, tokens)
         result: GEPAResult[Retry, int] = evolve(
             seed_candidate={_COMPONENT: START},
@@ -116,7 +115,7 @@ def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]
 
     Raises MissingInput: there are fewer than two.
     """
-    render, arm = reflection_renderer(experiment), collecting(experiment.round)
+    render, arm = reflection_renderer(experiment), collect_arm(experiment.round)
     left_out = store.marks.tasks(arm, experiment.train.leave_out)
     failures = [
         Failure(attempt, render(attempt, Memory())[-1].content)
@@ -137,7 +136,7 @@ class _Adapter:
     propose_new_texts: ProposalFn | None = None
     """GEPA's own proposal is used."""
 
-    def __init__(self, play: Retrying, experiment: Experiment, store: Store) -> None:
+    def __init__(self, play: RetryPlayer, experiment: Experiment, store: Store) -> None:
         self._play, self._loop, self._store = play, experiment.loop, store
         self._render = reflection_renderer(experiment)
 
@@ -207,7 +206,7 @@ class _Adapter:
 class _Proposer:
     """Language model that writes the next document; its usage is charged to the store."""
 
-    def __init__(self, play: Retrying, experiment: Experiment, store: Store, name: str | None, tokens: int) -> None:
+    def __init__(self, play: RetryPlayer, experiment: Experiment, store: Store, name: str | None, tokens: int) -> None:
         reflector, self._store, self._runner = experiment.reflector, store, play.runner
         self._model = play.parts.connections.model(reflector.endpoint, name)
         name = name or reflector.endpoint.model

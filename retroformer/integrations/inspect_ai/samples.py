@@ -21,14 +21,13 @@ from inspect_ai.model import ChatMessage as InspectMessage
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 from pydantic import ValidationError
 
-from retroformer.agents.messages import kept_messages
+from retroformer.agents.messages import clean_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
-from retroformer.method.conversation import ChatMessage, content_text
-from retroformer.method.records import Usage
+from retroformer.method.records import ChatMessage, Usage, content_text
 
 _SUFFIXES = (".eval", ".json")
 _LARGE_FIELDS = {"events", "events_data", "timelines"}
@@ -143,7 +142,7 @@ def _messages(messages: Sequence[InspectMessage]) -> tuple[ChatMessage, ...]:
         calls = (message.tool_calls or []) if isinstance(message, ChatMessageAssistant) else []
         named = [{"id": call.id, "function": {"name": call.function, "arguments": call.arguments}} for call in calls]
         listed.append({**fields, "content": content or (None if calls else ""), "tool_calls": named})
-    return kept_messages(listed)
+    return clean_messages(listed)
 
 
 def _parts(content: Sequence[Content]) -> list[dict[str, Any]]:

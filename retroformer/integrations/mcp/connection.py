@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from retroformer.coach.background import Background
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.program_guard import guarded
+from retroformer.files.program_guard import guard_command
 from retroformer.integrations.mcp.section import CLOSING_SECONDS, McpServer
 from retroformer.method.records import Tool
 
@@ -82,7 +82,7 @@ class McpConnection:
         if self._server.command is not None:
             from mcp.client.stdio import StdioServerParameters, stdio_client
 
-            program, *words = guarded(self._server.command)
+            program, *words = guard_command(self._server.command)
             started = StdioServerParameters(command=program, args=words, env=dict(os.environ))
             async with stdio_client(started, errlog=self._errors) as streams:
                 yield streams

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retroformer.agents.attempt_result import checked_score
-from retroformer.config.user_code import function_of, module_files
+from retroformer.agents.attempt_result import parse_score
+from retroformer.config.imports import function_of, module_files
 from retroformer.environments.extras import Extras
 from retroformer.environments.tasksets import RowTaskset, not_reset, opening_of, read_tasks, require_package, row_of
 from retroformer.environments.tools import call_of
@@ -79,9 +79,9 @@ class McpEnvironment:
         name = self._section.score_tool
         try:
             if name is not None:
-                return checked_score(_number(connection.call(name, {"task": self._task, "answer": answer})))
+                return parse_score(_number(connection.call(name, {"task": self._task, "answer": answer})))
             assert self._score is not None, "set environment.score or environment.score_tool"
-            return checked_score(self._score(self._task, answer))
+            return parse_score(self._score(self._task, answer))
         except EnvironmentFailure:
             raise
         except Exception as error:  # Foreign code: the function and the tool are the user's own.

@@ -19,8 +19,7 @@ from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.conversation import outer_spans, read_conversation
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.wire import Span, validate
-from retroformer.method.conversation import content_text
-from retroformer.method.records import KeyNumber, Name
+from retroformer.method.records import KeyNumber, Name, content_text
 
 TASK_ID = "retroformer.task.id"
 SCORE = "retroformer.score"

@@ -15,12 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from retroformer.agents.messages import kept_messages
+from retroformer.agents.messages import clean_messages
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.wire import Span, validate
-from retroformer.method.conversation import ChatMessage
-from retroformer.method.records import Step, Usage
+from retroformer.method.records import ChatMessage, Step, Usage
 
 _KIND = "openinference.span.kind"
 _OPERATION = "gen_ai.operation.name"
@@ -163,7 +162,7 @@ def _gen_ai(span: Span, direction: str) -> Iterator[ChatMessage]:
 
 def _read_messages(messages: Sequence[Any], place: str) -> Messages:
     try:
-        return kept_messages(messages, place)
+        return clean_messages(messages, place)
     except ValueError as error:
         raise MissingInput(f"{error}.") from None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import GIB, MIB, opened, parse_json, size, text_lines
+from retroformer.files.bounded import GIB, MIB, open_limited, parse_json, size, text_lines
 from retroformer.integrations.otlp.wire import Span, spans_of_json, spans_of_protobuf
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -64,7 +64,7 @@ def _suffix(path: Path) -> str:
 
 def _messages(path: Path) -> Iterator[bytes]:
     """Yield the messages of a protobuf file. Raises MissingInput if one is cut short or too large."""
-    with opened(path, _FILE_BYTES) as stream:
+    with open_limited(path, _FILE_BYTES) as stream:
         if stream.peek(1)[:1] == _TRACE_DATA:
             content = stream.read(MESSAGE_BYTES + 1)
             _check_size(len(content), f"Message 1 of {path}")

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from retroformer.errors import MissingInput, ServiceError
 from retroformer.files.bounded import parse_json, size
-from retroformer.files.durable import replacing
+from retroformer.files.durable import replace_file
 from retroformer.integrations.otlp.attempts import facts_of
 from retroformer.integrations.otlp.conversation import is_model_call, model_call
 from retroformer.integrations.otlp.files import MESSAGE_BYTES
@@ -129,7 +129,7 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
     path = inbox / f"{hashlib.sha256(kept).hexdigest()[:32]}{suffix}"
     try:
         if not path.exists():
-            with replacing(path) as unfinished:
+            with replace_file(path) as unfinished:
                 unfinished.write_bytes(kept)
     except OSError as error:
         raise _Refusal(503, f"The inbox cannot be written ({error.strerror}): try again.", _UNAVAILABLE) from None

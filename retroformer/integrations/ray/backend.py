@@ -8,18 +8,19 @@ of workers is that of the cluster's CPUs when the stage starts.
 import asyncio
 import logging
 import os
+import pickle
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import ray as untyped_ray
 from ray.exceptions import RayError, RayTaskError
 
-from retroformer.config.parts import LoadedConfig, PortableConfig
+from retroformer.config.file import Config
 from retroformer.errors import ConfigError, RetroformerError, ServiceError
-from retroformer.run.backends import Chunk, Done, OpenPlayer, Play, Played
+from retroformer.run.backends import Chunk, ChunkResult, OnChunkDone, OpenPlayer, Play
 
 ray: Any = untyped_ray
 """The package without types: it declares its functions in a way that type checkers do not see."""
@@ -27,6 +28,26 @@ _CHUNKS_PER_WORKER = 2
 """Number of chunks that a worker holds: one that it plays, and the next."""
 _CLOSING_SECONDS = 10.0
 """Time that workers get to stop their environments."""
+
+
+class PortableConfig(NamedTuple):
+    """A config on its way to a worker, with its passwords and API keys: it must not be written to a file."""
+
+    pickled: bytes
+    keys: dict[str, str]
+    """API keys by the environment variables that the config names."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Pack a config with the API keys of this process."""
+        keys = {name: os.environ[name] for name in config.experiment.key_variables if name in os.environ}
+        return cls(pickle.dumps(config), keys)
+
+    def unpacked(self) -> Config:
+        """Return the config, and put its API keys into the environment of this process."""
+        os.environ.update(self.keys)
+        config: Config = pickle.loads(self.pickled)
+        return config
 
 
 class Worker:
@@ -41,7 +62,7 @@ class Worker:
         self._play: Play | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    async def play(self, chunk: Chunk) -> Played | RetroformerError:
+    async def play(self, chunk: Chunk) -> ChunkResult | RetroformerError:
         """Play a chunk. An error is returned, as Ray would wrap one that is raised."""
         async with self._one_at_a_time:
             try:
@@ -56,7 +77,7 @@ class Worker:
         await self._stack.aclose()
 
 
-async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Done) -> None:
+async def play(open_player: OpenPlayer, config: Config, chunks: Sequence[Chunk], done: OnChunkDone) -> None:
     """Play all chunks on a Ray cluster.
 
     Raises:
@@ -97,7 +118,7 @@ async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[C
         await asyncio.to_thread(ray.shutdown)
 
 
-async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -> None:
+async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: OnChunkDone) -> None:
     """Give each worker its chunks, the next one when one is done.
 
     Raises the first error of a chunk, after the chunks in work have ended: their calls are paid for.

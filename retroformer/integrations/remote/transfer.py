@@ -17,7 +17,6 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from retroformer.cases.export_cases import export_cases
 from retroformer.cases.import_cases import import_cases
-from retroformer.config.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_domains
 from retroformer.endpoint.secrets.redaction import redact
@@ -26,8 +25,9 @@ from retroformer.files import durable
 from retroformer.files.bounded import KIB, first_fault, sha256
 from retroformer.integrations.remote.places import MANIFEST, Place
 from retroformer.method.records import Record
+from retroformer.run.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
 from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.run.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint
 
 MANIFEST_BYTES = 1 << 20
 """Largest size of a manifest."""
@@ -127,7 +127,7 @@ def _gather_adapter(experiment: Experiment, stage: str, target: Path) -> str:
         raise MissingInput(f"No adapter in {folder}: train it with `retroformer train {stage} EXPERIMENT.yaml` first.")
     metrics = read_metrics(folder)
     if metrics.adapter_sha256 is not None and metrics.adapter_sha256 != folder_sha256(folder):
-        raise ProvenanceError(f"The adapter in {folder} was changed after training: {how_to_replace(folder)}")
+        raise ProvenanceError(f"The adapter in {folder} was changed after training: {replacement_hint(folder)}")
     for name in (*ADAPTER_FILES, CARD):
         if (folder / name).exists():
             shutil.copy(_own_file(folder, name), target)

@@ -14,13 +14,12 @@ from verifiers.clients.client import Client
 from verifiers.types import Response, ResponseMessage
 from verifiers.types import ToolCall as RequestedCall
 
-from retroformer.agents.messages import kept_messages
+from retroformer.agents.messages import clean_messages
 from retroformer.environments.tasksets import not_reset, row_of
 from retroformer.environments.tools import call_of
 from retroformer.errors import EnvironmentFailure
 from retroformer.integrations.verifiers.section import Verifiers
-from retroformer.method.conversation import content_text
-from retroformer.method.records import Task, Tool, Transition
+from retroformer.method.records import Task, Tool, Transition, content_text
 
 
 class VerifiersEnvironment:
@@ -150,5 +149,5 @@ def _since_last_turn(messages: Sequence[Any]) -> str:
     """Return what the messages after the model's last turn say."""
     roles = [message["role"] if isinstance(message, dict) else message.role for message in messages]
     place = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
-    said = (content_text(message.content).strip() for message in kept_messages(messages[place:]))
+    said = (content_text(message.content).strip() for message in clean_messages(messages[place:]))
     return "\n\n".join(text for text in said if text)

@@ -11,13 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
-from retroformer.agents.messages import kept_messages
+from retroformer.agents.messages import clean_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
-from retroformer.method.conversation import content_text
-from retroformer.method.records import Tokens, Usage
+from retroformer.method.records import Tokens, Usage, content_text
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
@@ -93,8 +92,8 @@ def _attempt(
     if not 0 <= value <= 1:
         raise MissingInput(f"{where}: {name} is {value:g}: it must be from 0 to 1; name a metric with --score.")
     try:
-        prompt = kept_messages(_messages(rollout.prompt, "user"))
-        messages = kept_messages([*_messages(rollout.prompt, "user"), *_messages(rollout.completion, "assistant")])
+        prompt = clean_messages(_messages(rollout.prompt, "user"))
+        messages = clean_messages([*_messages(rollout.prompt, "user"), *_messages(rollout.completion, "assistant")])
         # The user's messages in the completion are observations of the environment.
         asked = "\n".join(content_text(message.content) for message in prompt if message.role == "user")
         used = rollout.token_usage or _Tokens()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from retroformer.config.user_code import module_files
+from retroformer.config.imports import module_files
 from retroformer.environments.tasksets import RowTaskset, require_package
 from retroformer.errors import ConfigError
 from retroformer.files.text import sha256_of

@@ -1,6 +1,6 @@
 """Store of experience: immutable facts under natural keys, in SQLite (WAL) or PostgreSQL."""
 
-from retroformer.run.store.facts import Store
+from retroformer.run.store.facts import Store, open_store, open_whole_store
 from retroformer.run.store.rows import (
     AdviceRow,
     AttemptRow,
@@ -20,4 +20,6 @@ __all__ = [
     "RatingRow",
     "Store",
     "StoredReflection",
+    "open_store",
+    "open_whole_store",
 ]

@@ -8,7 +8,8 @@ that their keys stay free for the next attempt.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from pydantic import BaseModel
@@ -22,7 +23,7 @@ from retroformer.run.store.database import PATIENCE_SECONDS, Database, insert_in
 from retroformer.run.store.leases import Leases
 from retroformer.run.store.marks import Marks
 from retroformer.run.store.reading import FactReader
-from retroformer.run.store.rows import NewFact, NewInvalid, NewReflection, NewTrajectory, Prepared, prepared
+from retroformer.run.store.rows import FactRow, NewFact, NewInvalid, NewReflection, NewTrajectory, fact_row
 from retroformer.run.store.schema import (
     ACCOUNTS,
     ARMS,
@@ -63,8 +64,7 @@ class Store(FactReader):
     def declare(self, arm: str, conditions: BaseModel | Mapping[str, Any]) -> None:
         """Declare the conditions under which this process makes facts of an arm. The first fact binds the arm to them.
 
-        Raises:
-            ConfigError: the arm already holds facts made under other conditions.
+        Raises ConfigError if the arm already holds facts made under other conditions.
         """
         record = conditions.model_dump(mode="json") if isinstance(conditions, BaseModel) else dict(conditions)
         wanted = json.loads(canonical_json(record))
@@ -83,13 +83,10 @@ class Store(FactReader):
     def add(self, facts: Sequence[NewFact]) -> list[Trajectory | Reflection | None]:
         """Store facts in one transaction. Return for each the record stored under its key, which is the first writer's.
 
-        All of them are charged to the accounts, as a call whose fact came second was paid for, too.
-
-        Raises:
-            ConfigError: an arm holds facts made under other conditions.
-            StoreError: the store could not be written.
+        All of them are charged to the accounts, as a call whose fact came second was paid for, too. Raises ConfigError
+        if an arm holds facts made under other conditions, StoreError.
         """
-        rows = [prepared(fact) for fact in facts]
+        rows = [fact_row(fact) for fact in facts]
         kept = self._database.write(lambda connection: self._add(connection, rows))
         self._bound |= _bindable(rows)
         return kept
@@ -97,21 +94,17 @@ class Store(FactReader):
     def add_all(self, facts: Callable[[], Iterable[NewFact]]) -> int:
         """Store imported facts in one transaction and return the number of new ones; only new ones are charged.
 
-        `facts` is called again if the transaction is repeated.
-
-        Raises:
-            ConfigError: an arm holds facts made under other conditions; nothing is stored then.
+        `facts` is called again if the transaction is repeated. Raises ConfigError, and stores nothing, if an arm holds
+        facts made under other conditions.
         """
 
         def work(connection: sa.Connection) -> int:
-            new = 0
-            batch = list[Prepared]()
-            for fact in facts():
-                batch.append(prepared(fact))
-                if len(batch) == _FACTS_AT_ONCE:
-                    new += self._add_unpaid(connection, batch)
-                    batch = []
-            return new + self._add_unpaid(connection, batch)
+            new, waiting = 0, iter(facts())
+            while batch := [fact_row(fact) for fact in islice(waiting, _FACTS_AT_ONCE)]:
+                first = self._insert(connection, batch)
+                self._charge(connection, _sums([batch[number] for number in first]))
+                new += len(first)
+            return new
 
         return self._database.write(work)
 
@@ -147,7 +140,7 @@ class Store(FactReader):
         """Close the connections."""
         self._database.close()
 
-    def _add(self, connection: sa.Connection, facts: Sequence[Prepared]) -> list[Trajectory | Reflection | None]:
+    def _add(self, connection: sa.Connection, facts: Sequence[FactRow]) -> list[Trajectory | Reflection | None]:
         first = self._insert(connection, facts)
         self._charge(connection, _sums(facts))
         return [
@@ -155,12 +148,7 @@ class Store(FactReader):
             for number, fact in enumerate(facts)
         ]
 
-    def _add_unpaid(self, connection: sa.Connection, facts: Sequence[Prepared]) -> int:
-        first = self._insert(connection, facts)
-        self._charge(connection, _sums([facts[number] for number in first]))
-        return len(first)
-
-    def _insert(self, connection: sa.Connection, facts: Sequence[Prepared]) -> set[int]:
+    def _insert(self, connection: sa.Connection, facts: Sequence[FactRow]) -> set[int]:
         """Insert facts. Return the indices of those whose key was free."""
         # An arm counts as bound only once its transaction is committed: a repeated transaction must bind it again.
         for arm in sorted(_bindable(facts) - self._bound):
@@ -173,7 +161,7 @@ class Store(FactReader):
         return first
 
     def _insert_into(
-        self, connection: sa.Connection, table: sa.Table, facts: Sequence[tuple[int, Prepared]]
+        self, connection: sa.Connection, table: sa.Table, facts: Sequence[tuple[int, FactRow]]
     ) -> set[int]:
         """Insert rows of one table. Return the indices of those whose key was free."""
         # Writers that insert the same keys in the same order wait for each other instead of deadlocking.
@@ -186,18 +174,17 @@ class Store(FactReader):
         inserted = {tuple(row) for row in connection.execute(statement, rows)}
         first = set[int]()
         for number, fact in facts:
-            key = tuple(fact.row[name] for name in KEY)
-            if key in inserted:
+            if (key := tuple(fact.row[name] for name in KEY)) in inserted:
                 inserted.discard(key)
                 first.add(number)
         return first
 
-    def _row(self, fact: Prepared) -> dict[str, Any]:
+    def _row(self, fact: FactRow) -> dict[str, Any]:
         conditions = self._declared.get(fact.key.arm, UNDECLARED)
         row = {"experiment": self.experiment, "conditions_sha256": conditions} | fact.row
         return row | {CHECKSUM: checksum(row)}
 
-    def _first(self, connection: sa.Connection, fact: Prepared) -> Trajectory | Reflection:
+    def _first(self, connection: sa.Connection, fact: FactRow) -> Trajectory | Reflection:
         """Read the fact that is already stored under this key."""
         where = self._under(fact.table, fact.key)
         record = connection.execute(sa.select(fact.table.c.record).where(where)).scalar_one()
@@ -235,14 +222,40 @@ class Store(FactReader):
         )
 
 
-def _bindable(facts: Iterable[Prepared]) -> set[str]:
+def _bindable(facts: Iterable[FactRow]) -> set[str]:
     """Return the arms that these facts bind. An invalid attempt is not a fact and binds nothing."""
     return {fact.key.arm for fact in facts if fact.table is not INVALIDS}
 
 
-def _sums(facts: Iterable[Prepared]) -> dict[str, Usage]:
+def _sums(facts: Iterable[FactRow]) -> dict[str, Usage]:
     """Return the usage of these facts by arm."""
     spent: defaultdict[str, Usage] = defaultdict(Usage)
     for fact in facts:
         spent[fact.key.arm] += fact.usage
     return spent
+
+
+class StoredExperiment(Protocol):
+    """Name of an experiment in its store, and where that is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def store_url(self) -> SecretUrl: ...
+
+
+def open_store(experiment: StoredExperiment) -> Store:
+    """Open the store of an experiment. Raises StoreError."""
+    return Store(experiment.store_url, experiment.name)
+
+
+def open_whole_store(experiment: StoredExperiment) -> Store:
+    """Open the store of an experiment to train on it or report it. Raises StoreError, also if a fact is damaged."""
+    store = open_store(experiment)
+    try:
+        store.check()
+    except BaseException:
+        store.close()
+        raise
+    return store

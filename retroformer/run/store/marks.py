@@ -7,8 +7,7 @@ from typing import Annotated, Literal, get_args
 import sqlalchemy as sa
 from pydantic import Field
 
-from retroformer.method.immutable import Record
-from retroformer.method.records import Name
+from retroformer.method.records import Name, Record
 from retroformer.run.store.database import Database
 from retroformer.run.store.rows import Parser
 from retroformer.run.store.schema import MARKS

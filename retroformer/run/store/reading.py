@@ -1,6 +1,7 @@
 """Queries on the store: single facts, streams of facts in the order of their keys, and counts by SQL."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -82,10 +83,6 @@ class FactReader:
         columns = [REFLECTIONS.c[name] for name in AdviceRow._fields]
         return map(AdviceRow._make, self._stream(REFLECTIONS, columns, arm, task_ids))
 
-    def exported(self, table: sa.Table, arm: str, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-        """Yield the key and these columns of all facts of a table, in the order of their keys."""
-        return self._stream(table, [table.c[name] for name in (*KEY, *names)], arm, None)
-
     def rating_rows(self, arm: str, *, records: bool = False) -> Iterator[RatingRow]:
         """Yield each reflection whose trials before and after it are stored, with both returns; one row per repeat.
 
@@ -145,26 +142,14 @@ class FactReader:
         """Return the names of the arms that have facts."""
         return list(self._scalars(sa.select(ARMS.c.arm).where(ARMS.c.experiment == self.experiment).order_by("arm")))
 
-    def attempt_count(self, arm: str) -> int:
-        """Return the number of valid attempts."""
-        return self._count(TRAJECTORIES, arm)
-
-    def advice_count(self, arm: str) -> int:
-        """Return the number of reflections."""
-        return self._count(REFLECTIONS, arm)
-
-    def invalid_count(self, arm: str) -> int:
-        """Return the number of attempts and reflections that failed because of the infrastructure."""
-        return self._count(INVALIDS, arm)
-
-    def arm_counts(self) -> dict[str, ArmCounts]:
-        """Return the number of facts of each arm that has some."""
-        counts = dict[str, list[int]]()
-        for place, table in enumerate((TRAJECTORIES, REFLECTIONS, INVALIDS)):
+    def arm_counts(self) -> Mapping[str, ArmCounts]:
+        """Return the number of facts of each arm, 0 for an arm that has none."""
+        counts = defaultdict[str, ArmCounts](ArmCounts)
+        for kind, table in zip(ArmCounts._fields, (TRAJECTORIES, REFLECTIONS, INVALIDS), strict=True):
             chosen = sa.select(table.c.arm, sa.func.count().label("facts")).where(table.c.experiment == self.experiment)
             for row in self._all(chosen.group_by(table.c.arm).order_by(table.c.arm)):
-                counts.setdefault(row.arm, [0, 0, 0])[place] = row.facts
-        return {arm: ArmCounts(*found) for arm, found in counts.items()}
+                counts[row.arm] = counts[row.arm]._replace(**{kind: row.facts})
+        return counts
 
     def fact_counts(self, arm: str) -> dict[str, int]:
         """Return the number of facts of each task, invalid ones included. Facts never change, so it is a version."""
@@ -213,8 +198,7 @@ class FactReader:
 
     def last_cause(self, arm: str) -> str:
         """Return the cause of an arm's latest invalid attempt, or "" if there is none."""
-        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
-        return next(iter(self._scalars(chosen)), "")
+        return next(reversed(self.invalid_causes(arm)), "")
 
     def running_counts(self) -> dict[str, int]:
         """Return the number of tasks of each arm that a process works on now, if there are some."""
@@ -275,10 +259,6 @@ class FactReader:
 
     def _scalars(self, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> Sequence[Any]:
         return self._database.read(lambda connection: connection.execute(query).scalars().all())
-
-    def _count(self, table: sa.Table, arm: str) -> int:
-        query = sa.select(sa.func.count()).select_from(table).where(self._of_arm(table, arm))
-        return int(self._scalars(query)[0])
 
     def _of_arm(self, table: sa.Table, arm: str) -> sa.ColumnElement[bool]:
         return sa.and_(table.c.experiment == self.experiment, table.c.arm == arm)

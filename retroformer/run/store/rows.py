@@ -23,7 +23,7 @@ from retroformer.run.store.schema import INVALIDS, REFLECTIONS, TRAJECTORIES, US
 SomeRecord = TypeVar("SomeRecord", bound=Record)
 
 
-def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
+def serialise(record: SomeRecord) -> tuple[SomeRecord, str]:
     """Return the record as it can be stored, and its JSON; a record without such text is returned unchanged."""
     try:
         text = record.model_dump_json()
@@ -56,11 +56,10 @@ class NewTrajectory(NamedTuple):
 
 
 class NewReflection(NamedTuple):
-    """Advice to be stored under the key of the trial that will use it."""
+    """Advice to be stored under the key of the trial that will use it; it is about `previous_candidate` before it."""
 
     key: Key
     previous_candidate: int
-    """Candidate of the previous trial that it reflects on."""
     reflection: Reflection
 
 
@@ -75,7 +74,7 @@ class NewInvalid(NamedTuple):
 NewFact = NewTrajectory | NewReflection | NewInvalid
 
 
-class Prepared(NamedTuple):
+class FactRow(NamedTuple):
     """A fact as a row of its table."""
 
     key: Key
@@ -86,11 +85,11 @@ class Prepared(NamedTuple):
     usage: Usage
 
 
-def prepared(fact: NewFact) -> Prepared:
+def fact_row(fact: NewFact) -> FactRow:
     """Return the row of a fact, without experiment and conditions."""
     match fact:
         case NewTrajectory(key, trajectory):
-            trajectory, text = serialised(trajectory)
+            trajectory, text = serialise(trajectory)
             row = {
                 "split": trajectory.task.split,
                 "outcome": trajectory.outcome.value,
@@ -102,7 +101,7 @@ def prepared(fact: NewFact) -> Prepared:
             }
             return _row(key, TRAJECTORIES, row, trajectory, trajectory.usage)
         case NewReflection(key, previous_candidate, reflection):
-            reflection, text = serialised(reflection)
+            reflection, text = serialise(reflection)
             row = {
                 "previous_candidate": previous_candidate,
                 "text": reflection.text,
@@ -117,10 +116,10 @@ def prepared(fact: NewFact) -> Prepared:
 
 def _row(
     key: Key, table: sa.Table, row: dict[str, Any], record: Trajectory | Reflection | None, usage: Usage
-) -> Prepared:
+) -> FactRow:
     spent = {name: getattr(usage, name) for name in USAGE}
     stored_at = {"stored_at": datetime.now(UTC).isoformat(timespec="seconds")}
-    return Prepared(key, table, key.model_dump() | row | spent | stored_at, record, usage)
+    return FactRow(key, table, key.model_dump() | row | spent | stored_at, record, usage)
 
 
 class StoredReflection(NamedTuple):
@@ -191,7 +190,7 @@ JSON or None. It is a plain tuple because one loop reads a million of them.
 """
 
 
-Parsed = TypeVar("Parsed", bound=BaseModel)
+SomeModel = TypeVar("SomeModel", bound=BaseModel)
 
 
 class Parser:
@@ -200,12 +199,12 @@ class Parser:
     def __init__(self, url: SecretUrl) -> None:
         self._url = url
 
-    def record(self, kind: type[Parsed], text: str) -> Parsed:
+    def record(self, kind: type[SomeModel], text: str) -> SomeModel:
         """Parse a whole fact from its JSON."""
         with self._of(kind.__name__.strip("_").lower()):
             return kind.model_validate_json(text)
 
-    def values(self, kind: type[Parsed], columns: Mapping[str, Any]) -> Parsed:
+    def values(self, kind: type[SomeModel], columns: Mapping[str, Any]) -> SomeModel:
         """Check the columns of a row."""
         with self._of(kind.__name__.strip("_").lower()):
             return kind.model_validate(columns)

@@ -148,7 +148,7 @@ sa.Index(
 sa.Index("invalids_by_arm", INVALIDS.c.experiment, INVALIDS.c.arm)
 
 
-_WIDE = (TRAJECTORIES, REFLECTIONS)
+_WIDE_TABLES = (TRAJECTORIES, REFLECTIONS)
 """Tables of which only the columns in an index are checked."""
 
 
@@ -177,7 +177,7 @@ def _definition_fault(connection: sa.Connection, table: str) -> str:
 def _type_fault(connection: sa.Connection, table: sa.Table) -> str:
     """Return which column holds a value of another type than a stage writes; empty if none does."""
     present = {row[1] for row in connection.execute(sa.text(f"PRAGMA table_info({table.name})"))}
-    indexed = {column.name for index in table.indexes for column in index.columns} if table in _WIDE else present
+    indexed = {column.name for index in table.indexes for column in index.columns} if table in _WIDE_TABLES else present
     columns = [column for column in table.columns if column.name in present & indexed]
     if not columns:
         return ""

@@ -10,14 +10,12 @@ import pytest
 from eval.gate.monitor import look, watch
 from eval.measure.betting import log_wealth
 from retroformer.coach.recorder import ADVISED_SPLIT, OpenTask
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.method.records import Key, Outcome, Task
-from retroformer.run.promotions.history import History
-from retroformer.run.promotions.promotion import PromotedAdapter
-from retroformer.run.store import Store
+from retroformer.run.arm_names import COLLECT, UNADVISED
+from retroformer.run.promotions import History, PromotedAdapter
+from retroformer.run.store import Store, open_store
 from retroformer.run.store.rows import LiveRetry
 from tests.support.characters import advice, attempt_at
 from tests.support.runs import ROOT, run

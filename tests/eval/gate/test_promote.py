@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from eval.gate.promote import Decision, decide, differences_of, prepare, tasks_to_retry
-from retroformer.config.arm_names import FIRST_TRIAL_OF_GATE
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.records import Key, Outcome, Task
-from retroformer.run.promotions.history import History, roll_back
+from retroformer.run.arm_names import GATE_FIRST_TRIAL
+from retroformer.run.promotions import History, roll_back
+from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.support.contest import TASKS, contest_run
 from tests.support.killing import start_and_kill
@@ -41,7 +41,7 @@ def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is
     assert (record.evidence.pairs, record.evidence.better, record.evidence.worse) == (8, 8, 0)
     assert (record.evidence.against, record.kind, record.adapter) == ("no advice", "promoted", history.current())
     with closing(open_store(load(config))) as store:
-        assert [store.attempt_count(arm) for arm in (FIRST_TRIAL_OF_GATE, *record.evidence.arms)] == [8, 8, 8]
+        assert [store.arm_counts()[arm].attempts for arm in (GATE_FIRST_TRIAL, *record.evidence.arms)] == [8, 8, 8]
         assert {stored.reflection.author.adapter_sha256 for stored in store.reflections(record.evidence.arms[0])} == {
             history.records()[0].adapter.sha256  # type: ignore[union-attr]
         }
@@ -103,8 +103,8 @@ def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missi
             attempt = attempt_at(Task(id=name, environment="riddles", split="train"), (reward,), outcome)
             store.add_trajectory(Key(arm=arm, task_id=name, trial=trial), attempt)
 
-        add(FIRST_TRIAL_OF_GATE, "b", 0, 0.0)
-        add(FIRST_TRIAL_OF_GATE, "c", 0, 1.0)
+        add(GATE_FIRST_TRIAL, "b", 0, 0.0)
+        add(GATE_FIRST_TRIAL, "c", 0, 1.0)
         add("gate/new", "b", 1, 7.0)
         failed = tasks_to_retry(store, tasks)
         assert [task.id for task in failed] == ["b"], "c was solved at first, and a was never played"

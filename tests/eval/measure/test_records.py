@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from eval.report.evaluation import facts_by_task
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Key, Trajectory
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import NewTrajectory, Store
 from tests.support.characters import advice, attempt_at, task
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, arm_results
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Key, Outcome
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import PRICE, attempt_at, task
 

@@ -10,12 +10,13 @@ import pytest
 
 from eval.play.evaluation import plan_of
 from retroformer.coach.stories.reading import read_story, story_arms
-from retroformer.config.arm_names import FIRST_TRIAL, own_first_trial
-from retroformer.config.parts import LoadedConfig, chosen_tasks
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
+from retroformer.config.parts import chosen_tasks
 from retroformer.environments.alfworld.released_games import GamePack
 from retroformer.errors import ConfigError
 from retroformer.method.records import Key, Outcome
+from retroformer.run.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, POOLED, Arms, compare, config_with, solved, texts
 from tests.support.data import DATA, needs_data
 from tests.support.endpoint import Endpoint, prompt_of
@@ -160,7 +161,7 @@ def test_the_prompt_of_an_arm_can_show_the_last_attempt_alone(tmp_path: Path) ->
     assert [bound[arm]["reflector"]["history"] for arm in arms] == ["all", "last"]
 
 
-def acting(folder: Path, url: str, *overrides: str) -> LoadedConfig:
+def acting(folder: Path, url: str, *overrides: str) -> Config:
     """Return the config of the same games with a language model at this URL as the actor."""
     arms = {"nothing": {"kind": "none"}, "sampled": {"kind": "none", "actor_temperature": 0.7}}
     own = (f"actor.endpoint.base_url={url}", "actor.kind=react", "loop.actions=4", "loop.trials=3")

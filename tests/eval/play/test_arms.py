@@ -11,14 +11,14 @@ import yaml
 
 from collect.rate import rate_reflections
 from retroformer.agents.arms.baselines import PHRASES
-from retroformer.config.arm_names import FIRST_TRIAL
-from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.advice_writer import advice_on_places
 from retroformer.environments.alfworld.attempt_reader import view_of
 from retroformer.environments.alfworld.hindsight import PlaceTable
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.run.arm_names import FIRST_TRIAL
+from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, Arms, compare, config_with, solved, texts
 from tests.support.data import DATA
 from tests.support.endpoint import Endpoint

@@ -11,8 +11,8 @@ from eval.play.verify import verify_models
 from eval.report.report import compare_arms
 from retroformer.config.parts import Connections, parts
 from retroformer.config.sections.base import Endpoint
-from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput, ProvenanceError
+from retroformer.run.store import open_store
 from tests.support.judged import judged_run, save_adapter
 from tests.support.runs import ROOT, facts, open_config
 

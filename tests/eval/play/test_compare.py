@@ -10,11 +10,12 @@ import pytest
 from collect.rate import rate_reflections
 from eval.measure.results import arm_results
 from eval.report.report import compare_arms
-from retroformer.config.arm_names import FIRST_TRIAL
-from retroformer.config.parts import LoadedConfig, chosen_tasks
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
+from retroformer.config.parts import chosen_tasks
 from retroformer.errors import ConfigError, EndpointFailure, InfrastructureFailure
 from retroformer.method.records import Outcome
+from retroformer.run.arm_names import FIRST_TRIAL
+from retroformer.run.store import open_store
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.runs import facts, open_config, run, write_config
 
@@ -26,7 +27,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def compare(config: LoadedConfig) -> str:
+def compare(config: Config) -> str:
     return asyncio.run(compare_arms(config))
 
 

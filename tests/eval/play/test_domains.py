@@ -19,10 +19,10 @@ from retroformer.__main__ import main as retroformer
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load_domains
 from retroformer.config.parts import chosen_tasks
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
 from retroformer.method.records import Author, Key, Reflection
 from retroformer.run.stage_metrics import read_metrics
+from retroformer.run.store import open_store
 from tests.support.endpoint import Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import ROOT
 from tests.train.world import save_tiny_model

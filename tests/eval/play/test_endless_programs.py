@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Outcome
+from retroformer.run.arm_names import FIRST_TRIAL
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.killing import finish
 from tests.support.runs import facts, open_config

@@ -9,10 +9,10 @@ import pytest
 
 from eval.report.report import compare_arms
 from retroformer.coach.stories.reading import read_story, story_arms
-from retroformer.config.arm_names import FIRST_TRIAL
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
 from retroformer.errors import ConfigError
+from retroformer.run.arm_names import FIRST_TRIAL
+from retroformer.run.store import open_store
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
@@ -29,7 +29,7 @@ def look_or_wait(body: Body) -> str:
     return "Action 1: " + ("look" if "Look well." in prompt_of(body) else "inventory")
 
 
-def config_at(folder: Path, url: str, *overrides: str) -> LoadedConfig:
+def config_at(folder: Path, url: str, *overrides: str) -> Config:
     (folder / "own.yaml").write_text("extends: default\nact: Look well.\n")
     actor = {"kind": "react", "endpoint": {"base_url": url, "model": "actor"}}
     section = HOUSEHOLD["eval"] | {"arms": ARMS, "tasks": 4}

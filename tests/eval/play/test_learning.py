@@ -19,17 +19,17 @@ from retroformer.agents.arms.retrieved import (
     RetrievingReflector,
     load_rated_advice,
 )
-from retroformer.config.arm_names import FIRST_TRIAL
-from retroformer.config.parts import LoadedConfig, chosen_tasks
+from retroformer.config.file import Config
+from retroformer.config.parts import chosen_tasks
 from retroformer.config.sections.base import Loop
 from retroformer.config.sections.eval import Eval
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Key, Memory, Outcome, Task, Usage
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from tests.support.characters import ActorThatNeedsAdvice, School, advice, attempt_at, task
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish, run_and_kill
@@ -124,7 +124,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def collected(folder: Path, *overrides: str) -> LoadedConfig:
+def collected(folder: Path, *overrides: str) -> Config:
     """Return the config of the household games with these arms, after collecting advice that names places."""
     places = iter(f"Look in {place} 1." for _ in range(100) for place in ("cabinet", "fridge", "drawer", "shelf"))
     with Endpoint(lambda body: next(places)) as server:
@@ -135,7 +135,7 @@ def collected(folder: Path, *overrides: str) -> LoadedConfig:
     return config
 
 
-def evaluated(config: LoadedConfig, *overrides: str) -> LoadedConfig:
+def evaluated(config: Config, *overrides: str) -> Config:
     again = open_config(config.path, *config.overrides, *overrides)
     asyncio.run(compare_arms(again))
     return again

@@ -14,12 +14,12 @@ import yaml
 from eval.play.preflight import check_arms, refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
 from eval.report.report import compare_arms
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.method.records import Key, Outcome, Task
-from retroformer.run.promotions.history import History, roll_back
+from retroformer.run.promotions import History, roll_back
 from retroformer.run.provenance import ADAPTER_FILES
+from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, POOLED, compare, config_with
 from tests.support.characters import attempt_at
 from tests.support.runs import HOUSEHOLD, open_config, write_config

@@ -15,8 +15,7 @@ import yaml
 
 from eval.play.preflight import with_actor
 from eval.report.report import compare_arms
-from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig
+from retroformer.config.file import Config, load
 from retroformer.errors import ConfigError
 from retroformer.method.records import Outcome
 from tests.support.endpoint import Endpoint, prompt_of, reply_to
@@ -181,7 +180,7 @@ def test_repeats_differ_in_their_random_numbers_and_the_table_has_mean_and_devia
         assert f"| repeat {number}/advised | repeat {number}/retry | " in report.partition("## Planned comparisons")[2]
 
 
-def last_share(config: LoadedConfig, repeat: str, arm: str) -> float:
+def last_share(config: Config, repeat: str, arm: str) -> float:
     """Return the share of tasks that the last attempt at each solved, counted from the stored attempts."""
     attempts = facts(config, f"eval/{repeat}/trial 0").trajectories | facts(config, f"eval/{repeat}/{arm}").trajectories
     last = {key.task_id: attempt for key, attempt in sorted(attempts.items(), key=lambda fact: fact[0].trial)}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config.arm_names import FIRST_TRIAL
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish, refused, run_and_kill

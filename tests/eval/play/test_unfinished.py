@@ -8,10 +8,10 @@ import pytest
 from eval.measure.results import ArmResult, arm_results, count_unfinished
 from eval.report.evaluation import ReportInput
 from eval.report.report import write_actors, write_report
-from retroformer.config.arm_names import FIRST_TRIAL, first_trial
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.method.records import Key, Outcome, Task
+from retroformer.run.arm_names import FIRST_TRIAL, first_trial
 from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from eval.measure.results import arm_results
 from eval.report.attempts import ActionsByTrial, ActionsOfTasks
 from eval.report.evaluation import facts_by_task
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Key, Outcome, Trajectory
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
 from tests.support.markdown_tables import markdown, tables_in

@@ -7,8 +7,8 @@ import pytest
 from eval.measure.results import arm_results
 from eval.report.attempts import ClassesByTrial, is_hallucination, is_inefficient
 from eval.report.evaluation import facts_by_task
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
+from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
 from tests.support.markdown_tables import markdown

@@ -13,13 +13,13 @@ from eval.play.verify import VerifiedModel
 from eval.report.files import read_report
 from eval.report.html import to_html
 from eval.report.markdown import to_markdown
-from retroformer.config.arm_names import FIRST_TRIAL
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.files.document import Report, Table, chapter, strong, table
 from retroformer.method.records import Key, Outcome, Usage
-from retroformer.run.promotions.history import History
+from retroformer.run.arm_names import FIRST_TRIAL
+from retroformer.run.promotions import History
 from retroformer.run.provenance import ADAPTER_FILES
+from retroformer.run.store import open_store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
 

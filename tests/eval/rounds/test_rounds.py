@@ -11,8 +11,8 @@ import yaml
 
 from eval.rounds.rounds import improve_in_rounds
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, ServiceError
+from retroformer.run.store import open_store
 from tests.support.processes import descendants
 from tests.support.runs import ROOT
 from tests.support.waiting import becomes_true
@@ -72,7 +72,7 @@ def test_each_round_goes_on_with_the_better_reflector_and_is_not_repeated(config
 @pytest.mark.slow
 def test_a_round_may_be_collected_while_the_one_before_it_trains(config: Path) -> None:
     """Both rounds are collected with the first reflector, whatever came of the first round, and with its tokens."""
-    words = ["rounds.staleness=1", "reflector.tokens=true", "reflector.temperature=1.0"]
+    words = ["rounds.staleness=1", "train.grpo.reward=stored", "reflector.temperature=1.0"]
     first, _, best, spent = improve_in_rounds(config, words)
     assert next(improve_in_rounds(config, words)) == first
     assert best.startswith("best reflector: ")

@@ -10,8 +10,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from eval.view.site import Site
-from retroformer.config.arm_names import COLLECT
 from retroformer.method.records import Key
+from retroformer.run.arm_names import COLLECT
 from retroformer.run.store import NewTrajectory, Store
 from tests.support.stories import DOOR, attempt
 

@@ -9,9 +9,9 @@ import pytest
 from eval.view.index import Index
 from eval.view.pages.stories import StoryFilter, story_page
 from eval.view.site import Site
-from retroformer.config.arm_names import COLLECT
 from retroformer.errors import StoreError
 from retroformer.method.records import Key, Usage
+from retroformer.run.arm_names import COLLECT
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 from tests.support.stories import DOOR, advice, attempt
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from retroformer.method.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
-from retroformer.method.records import Key
+from retroformer.method.records import ChatMessage, ContentPart, FunctionCall, Key, ToolCall
 from retroformer.run.stage_metrics import METRICS
 from retroformer.run.store import NewTrajectory, Store
 from tests.support.stories import DOOR, EVAL, attempt

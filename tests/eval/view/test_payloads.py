@@ -15,8 +15,19 @@ from eval.view.site import Site
 from retroformer.__main__ import main
 from retroformer.coach.stories.runs import open_runs
 from retroformer.files.text import storable
-from retroformer.method.conversation import ChatMessage, FunctionCall, ToolCall
-from retroformer.method.records import Author, Key, Message, Reflection, Sampling, Step, Task, Usage
+from retroformer.method.records import (
+    Author,
+    ChatMessage,
+    FunctionCall,
+    Key,
+    Message,
+    Reflection,
+    Sampling,
+    Step,
+    Task,
+    ToolCall,
+    Usage,
+)
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 from tests.eval.view.serving import serving
 from tests.support.stories import attempt

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from eval.view.index import SORTS, Index
 from eval.view.pages.stories import StoryFilter, neighbours, story_page
 from eval.view.site import Site
-from retroformer.config.arm_names import COLLECT
 from retroformer.method.records import Key, Task
+from retroformer.run.arm_names import COLLECT
 from retroformer.run.store import NewReflection, NewTrajectory, Store
 from tests.support.stories import advice, attempt
 

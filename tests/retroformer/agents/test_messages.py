@@ -7,9 +7,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from openai.types.chat import ChatCompletionMessage
 
-from retroformer.agents.messages import kept_messages, steps_of
-from retroformer.method.conversation import ContentPart
-from retroformer.method.records import Step
+from retroformer.agents.messages import clean_messages, steps_of
+from retroformer.method.records import ContentPart, Step
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "desk"}'}}
 ANSWER = {"role": "tool", "tool_call_id": "c1", "content": "A key."}
@@ -120,7 +119,7 @@ THOUGHT = "<think>The secret thought.</think>"
 
 def test_kept_messages_have_their_roles_calls_and_parts_but_no_thinking() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-    kept = kept_messages(
+    kept = clean_messages(
         [
             SystemMessage("Be brief."),
             {"role": "user", "content": [{"type": "text", "text": "Find it."}, image, "Now."]},
@@ -163,6 +162,6 @@ def test_kept_messages_have_their_roles_calls_and_parts_but_no_thinking() -> Non
 
 
 def test_messages_with_characters_that_no_store_holds_are_kept() -> None:
-    (kept,) = kept_messages([{"role": "user", "content": [{"type": "text", "text": "a\0b"}]}])
+    (kept,) = clean_messages([{"role": "user", "content": [{"type": "text", "text": "a\0b"}]}])
     assert isinstance(kept.content, tuple)
     assert kept.content[0].text == "a\N{REPLACEMENT CHARACTER}b"

@@ -8,12 +8,11 @@ import retroformer as rf
 from retroformer.__main__ import main
 from retroformer.cases.export_cases import export_cases
 from retroformer.cases.import_cases import import_cases, store_cases
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key
-from retroformer.run.store import Store
+from retroformer.run.arm_names import COLLECT, UNADVISED
+from retroformer.run.store import Store, open_store
 from tests.support.cases import case
 from tests.support.characters import advice, attempt_at, task
 from tests.support.runs import ROOT
@@ -119,5 +118,9 @@ def test_the_commands_take_the_format_from_the_name(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ", 1)[0] for line in lines] == ["9"] * 5
     store = Store("sqlite:///mine.db", "other")
-    assert (store.attempt_count(COLLECT), store.advice_count(COLLECT), store.attempt_count(UNADVISED)) == (11, 6, 2)
+    assert (
+        store.arm_counts()[COLLECT].attempts,
+        store.arm_counts()[COLLECT].advice,
+        store.arm_counts()[UNADVISED].attempts,
+    ) == (11, 6, 2)
     store.close()

@@ -12,12 +12,10 @@ import pytest
 import retroformer as rf
 from retroformer.cases.export_cases import export_cases
 from retroformer.cases.import_cases import import_cases
-from retroformer.config.arm_names import LIVE
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.errors import ConfigError, DamagedFile, RetroformerError, StoreError
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import (
     Author,
     DrawnToken,
@@ -31,7 +29,8 @@ from retroformer.method.records import (
     Task,
     Trajectory,
 )
-from retroformer.run.store import Store
+from retroformer.run.arm_names import LIVE
+from retroformer.run.store import Store, open_store
 from train.rl.live import conditions_of_play
 
 
@@ -103,7 +102,7 @@ def test_an_exact_export_restores_every_fact(collected: Experiment, tmp_path: Pa
     assert "0 of their facts new" in import_cases(config("two"), tmp_path / name)
     with closing(open_store(collected)) as there, closing(open_store(config("two"))) as here:
         assert facts(here) == facts(there)
-        assert [reflection.rating for reflection in rated_reflections(here, "collect")] == [0.25, 0.25]
+        assert [reflection.rating for reflection in ratings(here, "collect", records=True)] == [0.25, 0.25]
     assert "0 of their facts new" in import_cases(collected, tmp_path / name)
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import retroformer as rf
-from retroformer.config.arm_names import COLLECT
+from retroformer.run.arm_names import COLLECT
 from retroformer.run.store import Store
 from tests.support.cases import case
 from tests.support.killing import finish, start_and_kill
@@ -44,6 +44,6 @@ def test_a_killed_import_stores_all_or_nothing_and_the_next_one_completes_it(tmp
     assert " 0 of their facts new" in finish(tmp_path, "retroformer", command)
     assert stored(database) == FACTS
     with closing(Store(f"sqlite:///{database}", "agent")) as store:
-        assert (store.attempt_count(COLLECT), store.advice_count(COLLECT)) == (2 * CASES, CASES)
+        assert (store.arm_counts()[COLLECT].attempts, store.arm_counts()[COLLECT].advice) == (2 * CASES, CASES)
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)

@@ -14,8 +14,8 @@ import pytest
 import retroformer as rf
 from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.errors import DamagedFile, MissingInput
+from retroformer.run.store import open_store
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
 GOOD: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 import retroformer as rf
 from retroformer.cases.case import CaseAdvice, CaseAttempt, CaseTask
-from retroformer.method.conversation import ChatMessage
+from retroformer.method.records import ChatMessage
 from tests.support.runs import ROOT
 
 PAGE = (ROOT / "docs/cases.md").read_text()

@@ -10,15 +10,14 @@ import pytest
 from retroformer.cases.case import Case, parse_case
 from retroformer.cases.export_cases import stored_cases
 from retroformer.cases.import_cases import StoredCases, store_cases
-from retroformer.config.arm_names import COLLECT, UNADVISED
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.environments.agent import AgentSection
 from retroformer.errors import ConfigError
 from retroformer.method.pairs import preference_pairs
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import Outcome
-from retroformer.run.store import Store
+from retroformer.run.arm_names import COLLECT, UNADVISED
+from retroformer.run.store import Store, open_store
 from tests.support.cases import case
 from train.base import load_tokenizer
 from train.data.inputs import failures, positive_reflections
@@ -42,7 +41,7 @@ def opened(experiment: Experiment) -> "closing[Store]":
 def test_an_attempt_with_advice_and_a_retry_is_a_rated_reflection(experiment: Experiment) -> None:
     assert store(experiment, case(attempt={"score": 0.25, "output": "No."})) == StoredCases(1, 1, 0, 3)
     with opened(experiment) as facts:
-        (rated,) = rated_reflections(facts, COLLECT)
+        (rated,) = ratings(facts, COLLECT, records=True)
         assert (rated.text, rated.rating, rated.reflection.author.model) == ("Search by customer first.", 0.75, "sft")
         assert "Refund order 4711." in rated.reflection.prompt[-1].content
         outcomes = [attempt.outcome for attempt in facts.trajectories(COLLECT).values()]
@@ -66,7 +65,7 @@ def test_advice_cut_at_the_limit_of_tokens_is_not_taught_as_complete(experiment:
 def test_a_failure_without_a_retry_waits_for_advice(experiment: Experiment) -> None:
     assert store(experiment, case(advice=None, retry=None)) == StoredCases(1, 0, 1, 1)
     with opened(experiment) as facts:
-        assert (facts.attempt_count(COLLECT), facts.advice_count(COLLECT)) == (1, 0)
+        assert (facts.arm_counts()[COLLECT].attempts, facts.arm_counts()[COLLECT].advice) == (1, 0)
 
 
 def test_a_retry_without_advice_is_an_unadvised_one(experiment: Experiment) -> None:
@@ -93,7 +92,7 @@ def test_different_cases_of_one_task_do_not_displace_each_other(experiment: Expe
     cases = [case(attempt=a, advice=b, retry=c) for a in failed for b in advice for c in retried]
     assert store(experiment, *cases) == StoredCases(8, 8, 0, 2 + 4 + 8)
     with opened(experiment) as facts:
-        rated = list(rated_reflections(facts, COLLECT))
+        rated = list(ratings(facts, COLLECT, records=True))
         assert sorted((each.text, each.rating) for each in rated) == [("Ask.", 0.75)] * 2 + [("Look.", 0.75)] * 2
         assert {returned for each in rated for returned in each.returns_after} == {0.5, 1.0}
 
@@ -108,7 +107,7 @@ def test_advice_on_one_attempt_makes_preference_pairs(experiment: Experiment) ->
 def test_equal_retries_with_numbers_of_their_own_are_all_counted(experiment: Experiment) -> None:
     store(experiment, *(case(repeat=number) for number in range(3)))
     with opened(experiment) as facts:
-        (rated,) = rated_reflections(facts, COLLECT)
+        (rated,) = ratings(facts, COLLECT, records=True)
         assert rated.returns_after == (1.0, 1.0, 1.0)
 
 
@@ -142,10 +141,10 @@ def test_no_thinking_is_stored(experiment: Experiment) -> None:
         ),
     )
     with opened(experiment) as facts:
-        (rated,) = rated_reflections(facts, COLLECT)
+        (rated,) = ratings(facts, COLLECT, records=True)
         assert rated.text == "Search."
         records = [attempt.model_dump_json() for attempt in facts.trajectories(COLLECT).values()]
-        assert not [text for text in [*records, rated.model_dump_json()] if "secret thought" in text]
+        assert not [text for text in [*records, str(rated.record)] if "secret thought" in text]
 
 
 def test_cases_of_later_trials_can_be_trained_on(experiment: Experiment) -> None:

@@ -16,12 +16,11 @@ from retroformer.cases.export_cases import export_cases
 from retroformer.cases.import_cases import import_cases
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config, load
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key, Task
 from retroformer.run.provenance import Provenance, ServedModel
+from retroformer.run.store import open_store
 from tests.support.characters import advice, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
@@ -143,7 +142,7 @@ def test_conditions_include_the_content_of_the_data(tmp_path: Path, name: str) -
     assert conditions_at(Path(moved)) != conditions_at(folder)
 
 
-def collect(config: LoadedConfig) -> str:
+def collect(config: Config) -> str:
     return asyncio.run(rate_reflections(config))
 
 

@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load, load_domains
-from retroformer.config.parts import load_configs
+from retroformer.config.file import load, load_configs, load_domains
 from retroformer.errors import ConfigError
 
 TWO = """

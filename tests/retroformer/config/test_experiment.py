@@ -48,9 +48,9 @@ def test_omitted_settings_of_a_stage_are_its_defaults(tmp_path: Path) -> None:
 
 def test_tokens_come_from_the_whole_distribution(tmp_path: Path) -> None:
     fault = faults_of(
-        tmp_path, SMALLEST, "reflector.tokens=true", "reflector.endpoint.extra_body={top_p: 0.9, top_k: 5}"
+        tmp_path, SMALLEST, "train.grpo.reward=stored", "reflector.endpoint.extra_body={top_p: 0.9, top_k: 5}"
     )
-    assert "leave top_k, top_p out of endpoint.extra_body" in fault
+    assert "leave top_k, top_p out of reflector.endpoint.extra_body" in fault
 
 
 def test_an_empty_section_equals_a_missing_one(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_misspelt_key_is_found_at_every_depth(tmp_path: Path, override: str, m
 
 def test_the_error_for_an_unknown_key_lists_the_keys(tmp_path: Path) -> None:
     message = faults_of(tmp_path, SMALLEST, "serve.xyzzyx=1")
-    keys = "adapters, api_key_env, best_of, controller, dtype, hand_over, host, port, quantization"
+    keys = "adapters, api_key_env, best_of, controller, dtype, hand_over, host, port"
     assert f"Allowed keys: {keys}." in message
 
 

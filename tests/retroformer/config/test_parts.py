@@ -7,16 +7,8 @@ import pytest
 
 from retroformer.agents.actors import ReactActor
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load
-from retroformer.config.parts import (
-    Connections,
-    check_prompts,
-    chosen_tasks,
-    gather_all,
-    load_config,
-    make_actor,
-    parts,
-)
+from retroformer.config.file import load, load_config
+from retroformer.config.parts import Connections, check_prompts, chosen_tasks, gather_all, make_actor, parts
 from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor
 from retroformer.errors import ConfigError, MissingInput

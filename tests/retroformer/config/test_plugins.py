@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.__main__ import main
-from retroformer.config.plugins import plugin_names
+from retroformer.config.imports import plugin_names
 from retroformer.errors import MissingInput
 from tests.support.runs import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import open_regular, opened, read_bytes, read_text, sha256, size, text_lines
+from retroformer.files.bounded import open_limited, open_regular, read_bytes, read_text, sha256, size, text_lines
 
 
 def test_a_fifo_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
         for _ in range(64):
             file.write(bytes(1 << 20))
     assert path.stat().st_size < 1 << 20
-    with opened(path, 1 << 20) as stream:
+    with open_limited(path, 1 << 20) as stream:
         assert stream.read(1 << 20) == bytes(1 << 20)
         with pytest.raises(MissingInput, match="holds more than 1 MiB"):
             stream.read(1)

@@ -47,7 +47,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     path.write_text("old")
 
     def fail() -> None:
-        with durable.replacing(path) as unfinished:
+        with durable.replace_file(path) as unfinished:
             unfinished.write_text("half")
             raise ZeroDivisionError
 
@@ -59,7 +59,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 def test_two_writers_of_one_file_both_finish_and_the_last_one_counts(tmp_path: Path) -> None:
     path = tmp_path / "report.md"
-    with durable.replacing(path) as slow:
+    with durable.replace_file(path) as slow:
         slow.write_text("slow")
         durable.write_text(path, "fast")
         assert path.read_text() == "fast"
@@ -70,12 +70,12 @@ def test_two_writers_of_one_file_both_finish_and_the_last_one_counts(tmp_path: P
 def test_leftovers_of_killed_writers_are_removed_and_files_of_running_ones_are_not(tmp_path: Path) -> None:
     path, long_ago = tmp_path / "sft.gguf", time.time() - 2 * durable.ABANDONED_SECONDS
     left, alien = tmp_path / ".sft.gguf.1-00ff.unfinished", tmp_path / ".reward.gguf.1-00ff.unfinished"
-    with durable.replacing(path) as living:
+    with durable.replace_file(path) as living:
         living.write_text("from a living writer")
         for leftover in (left, alien):
             leftover.write_text("half")
             os.utime(leftover, (long_ago, long_ago))
-        with durable.replacing(path) as unfinished:
+        with durable.replace_file(path) as unfinished:
             unfinished.write_text("whole")
         assert path.read_text() == "whole"
         assert set(tmp_path.iterdir()) == {path, living, alien}

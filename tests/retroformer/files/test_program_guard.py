@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.files.program_guard import guarded
+from retroformer.files.program_guard import guard_command
 from tests.support.runs import ROOT
 from tests.support.waiting import becomes_true
 
@@ -33,7 +33,7 @@ print("ready", flush=True)
 
 def start(folder: Path, then: str) -> "subprocess.Popen[bytes]":
     """Start a guarded program that starts two more, and wait until all of them run."""
-    command = guarded([sys.executable, "-c", FAMILY + then, str(folder)])
+    command = guard_command([sys.executable, "-c", FAMILY + then, str(folder)])
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert guard.stdout is not None
     assert guard.stdout.readline() == b"ready\n"
@@ -91,9 +91,9 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_program_reads_and_writes_as_without_a_guard() -> None:
-    echo = guarded([sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read().upper())"])
+    echo = guard_command([sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read().upper())"])
     assert subprocess.run(echo, input=b"hello", capture_output=True, check=True).stdout == b"HELLO"
-    broken = guarded([sys.executable, "-c", "import os; os.close(1); import time; time.sleep(10**6)"])
+    broken = guard_command([sys.executable, "-c", "import os; os.close(1); import time; time.sleep(10**6)"])
     with subprocess.Popen(broken, stdout=subprocess.PIPE) as guard:
         assert guard.stdout is not None
         assert guard.stdout.read() == b"", "the guard holds the output open"
@@ -101,11 +101,11 @@ def test_a_program_reads_and_writes_as_without_a_guard() -> None:
 
 
 def test_a_program_that_cannot_be_started_says_why() -> None:
-    done = subprocess.run(guarded(["no-such-program"]), capture_output=True, text=True, check=False)
+    done = subprocess.run(guard_command(["no-such-program"]), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (127, "no-such-program cannot be started: No such file or directory\n")
 
 
 def test_a_guard_whose_parent_is_already_gone_ends_at_once(tmp_path: Path) -> None:
-    command = list(guarded([sys.executable, "-c", "import time; time.sleep(10**6)"]))
+    command = list(guard_command([sys.executable, "-c", "import time; time.sleep(10**6)"]))
     command[4] = str(os.getppid())
     assert subprocess.run(command, check=False).returncode == -9

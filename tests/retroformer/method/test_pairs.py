@@ -1,24 +1,19 @@
 """Tests of preferences between two reflections, worked by hand."""
 
+from dataclasses import replace
+
 from retroformer.method.pairs import preferences
-from retroformer.method.records import Key, RatedReflection
-from tests.support.characters import CAPITAL, advice
+from retroformer.method.rating import Rating
+from tests.support.characters import CAPITAL
 
 
-def preferred(rated: list[RatedReflection]) -> list[tuple[str, str, float]]:
+def preferred(rated: list[Rating]) -> list[tuple[str, str, float]]:
     """Return the better text, the worse one, and the difference of their ratings."""
     return [(better.text, worse.text, better.rating - worse.rating) for better, worse in preferences(rated)]
 
 
-def reflection_at(
-    candidate: int, *after: float, trial: int = 1, before: float = 0.0, text: str = ""
-) -> RatedReflection:
-    return RatedReflection(
-        key=Key(arm="collect", task_id=CAPITAL.id, trial=trial, candidate=candidate),
-        reflection=advice(text or f"advice {candidate}"),
-        return_before=before,
-        returns_after=tuple(after),
-    )
+def reflection_at(candidate: int, *after: float, trial: int = 1, before: float = 0.0, text: str = "") -> Rating:
+    return Rating(CAPITAL.id, trial, candidate, 0, text or f"advice {candidate}", before, tuple(after))
 
 
 def test_the_better_rated_of_two_is_chosen() -> None:
@@ -57,7 +52,7 @@ def test_standard_errors_of_independent_retries_add_up_by_their_squares() -> Non
 
 def test_reflections_on_two_failures_of_one_trial_are_never_compared() -> None:
     first, second = reflection_at(0, 1.0, trial=2), reflection_at(1, 0.0, trial=2)
-    assert preferred([first, second.model_copy(update={"previous_candidate": 1})]) == []
+    assert preferred([first, replace(second, previous_candidate=1)]) == []
 
 
 def test_two_equal_texts_are_never_a_pair() -> None:

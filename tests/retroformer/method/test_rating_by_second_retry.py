@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.method.pairs import count_ratings, preference_pairs
-from retroformer.method.rating import Rerating, rated_reflections
+from retroformer.method.rating import Rerating, ratings
 from retroformer.method.records import Key, Outcome, Trajectory
 from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, advice, attempt_at
@@ -41,7 +41,7 @@ def advise(store: Store, trial: int, candidate: int = 0, after: int = 0) -> None
 
 
 def rated(store: Store, anew: Rerating = BY_SECOND) -> dict[str, float]:
-    return {rating.text: rating.rating for rating in rated_reflections(store, "collect", anew)}
+    return {rating.text: rating.rating for rating in ratings(store, "collect", records=True, anew=anew)}
 
 
 def test_a_reflection_is_credited_with_a_success_of_the_second_retry(store: Store) -> None:
@@ -116,7 +116,7 @@ def test_repeats_that_failed_get_the_return_of_the_second_retry(store: Store) ->
     advise(store, 2)
     for repeat, outcome in enumerate((WON, LOST)):
         play(store, 2, outcome=outcome, repeat=repeat)
-    (first, second) = rated_reflections(store, "collect", BY_SECOND)
+    (first, second) = ratings(store, "collect", records=True, anew=BY_SECOND)
     assert first.returns_after == (0.5, 1.0, 0.5)
     assert second.returns_after == (1.0, 0.0)
 

@@ -3,28 +3,23 @@
 import pytest
 from pydantic import ValidationError
 
+from retroformer.method.rating import Rating
 from retroformer.method.records import (
     Ending,
-    Key,
     Memory,
     Message,
     Outcome,
     PreferencePair,
-    RatedReflection,
     Task,
     Trajectory,
     Transition,
     Usage,
 )
-from tests.support.characters import CAPITAL, advice, attempt_at
-
-FIRST_RETRY = Key(arm="collect", task_id=CAPITAL.id, trial=1)
+from tests.support.characters import CAPITAL, attempt_at
 
 
-def rated(before: float, *after: float) -> RatedReflection:
-    return RatedReflection(
-        key=FIRST_RETRY, reflection=advice("Say Paris."), return_before=before, returns_after=tuple(after)
-    )
+def rated(before: float, *after: float) -> Rating:
+    return Rating(CAPITAL.id, 1, 0, 0, "Say Paris.", before, tuple(after))
 
 
 def test_a_fact_cannot_be_changed() -> None:
@@ -93,11 +88,6 @@ def test_a_rating_is_a_mean_over_repeats_with_its_standard_error() -> None:
 
 def test_a_single_repeat_has_no_known_standard_error() -> None:
     assert rated(0.0, 1.0).standard_error == 0
-
-
-def test_a_rating_needs_a_return_after_it() -> None:
-    with pytest.raises(ValidationError, match="at least 1 item"):
-        rated(0.0)
 
 
 def test_a_tie_cannot_even_be_written_as_a_pair() -> None:

@@ -1,6 +1,6 @@
 """Copies and repetitions in texts that are short enough to count by hand."""
 
-from retroformer.method.repetition import DistinctCounter, copied, distinct, n_grams
+from retroformer.method.repetition import DistinctCounter, copied_share, distinct, n_grams
 
 ATTEMPT = "Action 1: go to drawer 1\nAction 2: open drawer 1\nIt failed. Advice:"
 
@@ -27,6 +27,6 @@ def test_texts_that_arrive_one_by_one_are_counted_like_a_batch() -> None:
 
 def test_four_copied_words_in_a_row_count_as_a_copy() -> None:
     # Of: go to drawer 1 / to drawer 1 and / drawer 1 and take / 1 and take it, of which only the first is copied.
-    assert copied("Go to drawer 1 and take it.", ATTEMPT) == 0.25
-    assert copied("go to drawer", ATTEMPT) == 0.0
-    assert copied("go to drawer 1", ATTEMPT, elsewhere="You may go to drawer 1.") == 0.0
+    assert copied_share("Go to drawer 1 and take it.", ATTEMPT) == 0.25
+    assert copied_share("go to drawer", ATTEMPT) == 0.0
+    assert copied_share("go to drawer 1", ATTEMPT, elsewhere="You may go to drawer 1.") == 0.0

@@ -10,7 +10,7 @@ import pytest
 from retroformer.config.sections.base import Collect, Loop, RetryPlan
 from retroformer.errors import BudgetExhausted
 from retroformer.method.protocols import Actor, Agent, Move, Scene
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import Key, Memory, Outcome, Task, Usage
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
@@ -70,7 +70,7 @@ def outcomes(store: Store, arm: str = "collect") -> list[tuple[int, int, str]]:
 def test_a_failure_gets_a_pair_of_reflections_and_both_retries_are_stored(store: Store) -> None:
     improve(experience(store))
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
-    assert [reflection.rating for reflection in rated_reflections(store, "collect")] == [1.0, 1.0]
+    assert [reflection.rating for reflection in ratings(store, "collect", records=True)] == [1.0, 1.0]
 
 
 def test_stored_work_is_never_repeated(store: Store) -> None:
@@ -125,7 +125,7 @@ def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: 
     improve(experience(store, teacher=Teacher(lambda call: None), candidates=1))
     assert outcomes(store) == [(0, 0, "failure")]
     assert store.reflections("collect") == []
-    assert list(rated_reflections(store, "collect")) == []
+    assert list(ratings(store, "collect", records=True)) == []
     assert len(store.invalid_causes("collect")) == 3
 
 
@@ -172,7 +172,7 @@ def test_repeats_play_the_same_advice_several_times_but_trial_0_once(store: Stor
     school, teacher = School(), Teacher()
     improve(experience(store, school, teacher, repeats=3))
     assert (school.opened, teacher.calls) == (1 + 2 * 3, 2)
-    assert all(len(reflection.returns_after) == 3 for reflection in rated_reflections(store, "collect"))
+    assert all(len(reflection.returns_after) == 3 for reflection in ratings(store, "collect", records=True))
 
 
 def test_arms_share_the_first_trial_and_nothing_else(store: Store) -> None:

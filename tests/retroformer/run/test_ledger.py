@@ -46,7 +46,7 @@ def test_facts_that_arrive_while_a_transaction_runs_are_stored_together(ledger: 
     kept = asyncio.run(keep_many())
     assert len(kept) == 300
     assert len(commits) <= 3
-    assert ledger.store.attempt_count("collect") == 300
+    assert ledger.store.arm_counts()["collect"].attempts == 300
     assert ledger.store.usage("collect").calls == 300
 
 
@@ -91,19 +91,19 @@ def test_after_a_permanent_error_nothing_is_read_or_written(ledger: Ledger, tmp_
 
     asyncio.run(go_on())
     assert paid == []
-    assert ledger.store.invalid_count("collect") == 0
+    assert ledger.store.arm_counts()["collect"].invalid == 0
 
 
 def test_a_query_that_fails_by_itself_stops_no_other(ledger: Ledger) -> None:
     def fail() -> None:
         raise KeyError("a bug")
 
-    async def go_on() -> int:
+    async def go_on() -> list[str]:
         with pytest.raises(KeyError):
             await ledger.ask(fail)
-        return await ledger.ask(ledger.store.attempt_count, "collect")
+        return await ledger.ask(ledger.store.arms)
 
-    assert asyncio.run(go_on()) == 0
+    assert asyncio.run(go_on()) == []
 
 
 def test_a_lost_database_fails_everything_that_waits(ledger: Ledger, tmp_path: Path) -> None:
@@ -115,6 +115,6 @@ def test_a_lost_database_fails_everything_that_waits(ledger: Ledger, tmp_path: P
         ended = await asyncio.gather(*(ledger.keep_trajectory(fact) for fact in facts), return_exceptions=True)
         assert all(isinstance(error, StoreError) for error in ended)
         with pytest.raises(StoreError):
-            await ledger.ask(ledger.store.attempt_count, "collect")
+            await ledger.ask(ledger.store.arms)
 
     asyncio.run(go_on())

@@ -114,5 +114,5 @@ def test_an_error_ends_the_work_after_units_in_flight_have_finished(tmp_path: Pa
     with pytest.raises(StoreError, match="burnt down"):
         work(tmp_path, tasks, SchoolThatBurns(), counted)
     with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
-        assert store.attempt_count("collect") == 5
+        assert store.arm_counts()["collect"].attempts == 5
         assert len(store.leases.take("collect", [task.id for task in tasks], 99)) == 30

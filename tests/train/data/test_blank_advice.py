@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.method.records import Key, Reflection, Task
+from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.train.world import AUTHOR, GOOD, collect, config_file, prompt
 from train.data.inputs import pairs, positive_reflections, prompts, rated

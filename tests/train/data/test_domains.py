@@ -10,11 +10,10 @@ import yaml
 from eval.play.preflight import refuse_adapters_trained_on
 from retroformer.config.conditions import conditions
 from retroformer.config.file import load_domains
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key, Outcome, Reflection, Task
 from retroformer.run.stage_metrics import read_metrics
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from tests.support.characters import attempt_at
 from tests.train.world import AUTHOR, BAD, GOOD, config_file, prompt
 from train.__main__ import main

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput
 from retroformer.method.records import Ending, Key, Outcome, Reflection, Step, Task, Trajectory
+from retroformer.run.store import open_store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.data.inputs import advice_to_imitate

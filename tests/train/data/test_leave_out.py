@@ -9,8 +9,8 @@ import pytest
 from eval.play.preflight import training_attempts
 from retroformer.agents.arms.retrieved import load_rated_advice
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.integrations.gepa.search import failed_first_attempts
+from retroformer.run.store import open_store
 from tests.train.world import collect, config_file
 from train.data.inputs import failures, pairs, positive_reflections, prompts, rated, written_advice
 

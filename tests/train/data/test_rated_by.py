@@ -10,11 +10,10 @@ import yaml
 
 from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
-from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config, load
 from retroformer.errors import ConfigError
 from retroformer.method.records import Key, Outcome, Reflection, Task
+from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.support.data import DATA, needs_data
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
@@ -77,7 +76,7 @@ def test_a_success_of_the_recorded_logs_counts_for_the_last_two_reflections_befo
         {(key.task_id, key.trial - back) for key in solved for back in range(retries)} & advised for retries in (1, 2)
     )
     assert (len(by_next), len(by_second)) == (19, 30)
-    credited = {(rating.key.task_id, rating.key.trial) for rating in inputs.rated(experiment) if rating.rating == 1}
+    credited = {(rating.task_id, rating.trial) for rating in inputs.rated(experiment) if rating.rating == 1}
     assert credited == by_second
     assert inputs.both_ratings(experiment).split("\n") == [
         "reflections by success_by_second_retry: 261 rated: 30 positive, 0 negative, 231 zero; 0 pairs",
@@ -112,7 +111,7 @@ def test_sft_imitates_what_the_other_return_rates_positively_and_the_summary_sho
         solved = attempt_at(Task(id="collect task-0", environment="riddles", split="train"), outcome=Outcome.SUCCESS)
         store.add_reflection(again, 1, Reflection(text="Once more.", prompt=prompt("again"), author=AUTHOR))
         store.add_trajectory(again, solved)
-    config = LoadedConfig(path, (), load(path, ["train.rated_by=success_by_second_retry"]))
+    config = Config(path, (), load(path, ["train.rated_by=success_by_second_retry"]))
     assert {advice.text for advice in inputs.positive_reflections(load(path))} == {GOOD}
     assert {advice.text for advice in inputs.positive_reflections(config.experiment)} == {BAD, "Once more."}
     _, *lines = train("sft", [config]).split("\n")
@@ -135,4 +134,4 @@ def test_live_returns_cannot_be_rated_anew(tiny_base: Path, workplace: Path) -> 
     config = config_file(workplace, tiny_base)
     overrides = ("train.grpo.reward=live", "train.rated_by=success")
     with pytest.raises(ConfigError, match=r"train\.rated_by=success rates stored attempts"):
-        train("grpo", [LoadedConfig(config, overrides, load(config, overrides))])
+        train("grpo", [Config(config, overrides, load(config, overrides))])

@@ -12,13 +12,12 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.verify import verify_models
-from retroformer.config.arm_names import LIVE
-from retroformer.config.file import load
-from retroformer.config.parts import LoadedConfig, parts
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config, load
+from retroformer.config.parts import parts
 from retroformer.errors import BudgetExhausted, ConfigError, MissingInput
 from retroformer.method.records import Key, Reflection, Task
-from retroformer.run.store import Store
+from retroformer.run.arm_names import LIVE
+from retroformer.run.store import Store, open_store
 from serve.served_names import served_names
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Body, Endpoint, prompt_of
@@ -165,7 +164,7 @@ def test_the_embedded_model_learns_from_household_games_and_is_served_by_its_nam
     tried = facts_in(workplace, config)
     assert len(tried.trajectories) == len(tried.reflections) > 0
     assert all(stored.reflection.author.model == "grpo" for stored in tried.reflections)
-    own = LoadedConfig(config, ("reflector.endpoint.base_url=",), load(config, ("reflector.endpoint.base_url=",)))
+    own = Config(config, ("reflector.endpoint.base_url=",), load(config, ("reflector.endpoint.base_url=",)))
 
     async def verified() -> Any:
         store = open_store(own.experiment)

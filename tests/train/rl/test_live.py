@@ -10,16 +10,15 @@ import pytest
 import torch
 
 from retroformer.agents.arms.baselines import NoReflector
-from retroformer.config.arm_names import LIVE
 from retroformer.config.sections.base import ActorSection, Loop
-from retroformer.config.storage import open_store
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import InfrastructureFailure
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Key, Lesson, Memory, Reflection, Usage
+from retroformer.run.arm_names import LIVE
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
-from retroformer.run.store import Store
+from retroformer.run.store import Store, open_store
 from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at
 from tests.train.rl.test_ppo import END, PAD
 from tests.train.world import AUTHOR, prompt, tiny_experiment

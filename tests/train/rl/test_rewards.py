@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import DrawnToken, Key, Reflection, Sampling, Task
+from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.train.rl.test_grpo import DRAW, fresh_model, quick_settings, shifted
 from tests.train.rl.test_grpo_stage import QUICK, fresh_adapters

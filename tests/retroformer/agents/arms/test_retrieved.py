@@ -12,9 +12,9 @@ import pytest
 
 from retroformer.agents.arms.retrieved import RatedAdvice, RetrievalGain, RetrievingReflector, load_rated_advice
 from retroformer.agents.arms.similarity import Similarity
-from retroformer.config.arm_names import evaluation
 from retroformer.errors import MissingInput
 from retroformer.method.records import Key, Memory
+from retroformer.run.arm_names import eval_arm
 from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
 
@@ -174,7 +174,7 @@ def test_an_empty_memory_is_refused_with_instructions() -> None:
 
 def test_only_rated_training_advice_is_retrieved_with_its_source(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'experience.db'}", "school")
-    for arm, text in (("collect", "Rinse it."), (evaluation("x"), "Leaked.")):
+    for arm, text in (("collect", "Rinse it."), (eval_arm("x"), "Leaked.")):
         for trial, reward in enumerate((0.0, 1.0)):
             store.add_trajectory(Key(arm=arm, task_id="a", trial=trial), attempt_at(task("a"), rewards=(reward,)))
         store.add_reflection(Key(arm=arm, task_id="a", trial=1), 0, advice(text))

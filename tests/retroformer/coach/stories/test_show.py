@@ -10,9 +10,9 @@ import pytest
 from retroformer.__main__ import main
 from retroformer.coach.stories import show
 from retroformer.coach.stories.runs import OpenRun
-from retroformer.config.arm_names import COLLECT
 from retroformer.errors import MissingInput, StoreError
 from retroformer.method.records import Key, Usage
+from retroformer.run.arm_names import COLLECT
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
 from tests.support.stories import DOOR, EVAL, advice, attempt, write_run
 

@@ -8,8 +8,8 @@ import pytest
 
 from retroformer.coach.stories.reading import StoryLine, read_story, shared_trial, story_arms, story_lines
 from retroformer.coach.stories.story import Story, first_difference
-from retroformer.config.arm_names import COLLECT
 from retroformer.method.records import Step
+from retroformer.run.arm_names import COLLECT
 from retroformer.run.store import Store
 from tests.support.stories import EVAL, write_run
 

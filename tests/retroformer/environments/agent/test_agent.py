@@ -13,11 +13,11 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.report.report import compare_arms
-from retroformer.config.storage import open_store
 from retroformer.environments.agent.callers import Program
 from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFailure, MissingInput
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.method.records import Key, Outcome, Step
+from retroformer.run.store import open_store
 from tests.support.endpoint import Endpoint
 from tests.support.raw_server import RawServer, Request, Write, http
 from tests.support.runs import facts, open_config
@@ -70,7 +70,7 @@ def test_advice_turns_every_failure_of_an_agent_into_a_success(
     config = open_config(tmp_path / "vaults.yaml")
     made = facts(config)
     with closing(open_store(config.experiment)) as store:
-        rated = list(rated_reflections(store, "collect"))
+        rated = list(ratings(store, "collect", records=True))
     assert [reflection.rating for reflection in rated] == [1.0] * 6
     failure = made.trajectories[Key(arm="collect", task_id="train-vault-1")]
     assert failure.opening == "Open vault 1."

@@ -8,11 +8,11 @@ import pytest
 
 from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.advice import GoldAnswerLeak, holds
 from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
+from retroformer.run.store import open_store
 from tests.support.data import require_data
 
 QUESTION = "Question: Which city is the seat of the regiment that Élise Moreau founded?"

@@ -15,12 +15,12 @@ from retroformer.cases.import_cases import import_cases
 from retroformer.cases.traced import Omission
 from retroformer.config.conditions import prompts_sha256
 from retroformer.config.experiment import Experiment
-from retroformer.config.storage import open_store
 from retroformer.environments.hotpotqa.data import question_id
 from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.environments.hotpotqa.recorded import attempts, read
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Ending, Key, Outcome
+from retroformer.run.store import open_store
 from tests.support.data import DATA, needs_data
 
 REAL = DATA / "recorded" / "reflexion_logs.jsonl.xz"

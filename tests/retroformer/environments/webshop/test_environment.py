@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retroformer.agents.actors import offered_among
+from retroformer.agents.actors import offer_actions
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.webshop import extras
 from retroformer.environments.webshop.environment import EPISODE_OVER, Webshop, WebshopEnvironment
@@ -241,7 +241,7 @@ def test_a_chooser_reads_advice_and_attempt_as_text_and_its_words_name_the_actio
     scene = Scene(
         task=task, opening="Shop", steps=(Step(action="search[oak]", observation="Oak Table"),), memory=memory
     )
-    offered = offered_among(lambda _: ("click[Buy  Now]", "click[< Prev]"), scene)
+    offered = offer_actions(lambda _: ("click[Buy  Now]", "click[< Prev]"), scene)
     assert offered.prompt == "Advice: Buy the oak table.\nShop\n> search[oak]\nOak Table\n>"
     assert offered.continuations == (" click[Buy Now]\n", " click[< Prev]\n")
     assert offered.actions == ("click[Buy  Now]", "click[< Prev]")

@@ -12,7 +12,7 @@ import pytest
 
 from retroformer.environments.webshop.search import IndexWriter, SearchIndex, length_code, length_of, words
 from retroformer.environments.webshop.shop import Shop
-from retroformer.files.cache import build_once, open_built
+from retroformer.files.cache import build_once, open_read_only
 from tests.support.webshop import SHARED, index_of_the_data, recorded
 
 VOCABULARY = [f"{first}{second}{third}" for first in "bdfk" for second in "aou" for third in "lmnrt"]
@@ -40,7 +40,7 @@ def test_rare_words_weigh_more_long_texts_less_and_ties_go_by_name(
     tmp_path: Path, opened: list[sqlite3.Connection]
 ) -> None:
     documents = [("d", "oak lamp"), ("c", "oak lamp"), ("b", "oak oak"), ("a", "oak" + " table" * 60), ("e", "sofa")]
-    opened.append(open_built(write_index(tmp_path / "index.sqlite", documents)))
+    opened.append(open_read_only(write_index(tmp_path / "index.sqlite", documents)))
     results = SearchIndex(opened[0]).search("Oak lamps for the")
     assert [documents[number][0] for number in results] == ["c", "d", "b", "a"]
     assert SearchIndex(opened[0]).search("the for") == SearchIndex(opened[0]).search("") == []
@@ -68,7 +68,7 @@ def test_the_index_on_disk_ranks_like_the_plain_formula(tmp_path: Path, opened: 
         (f"B{number:05}", " ".join(generator.choices(VOCABULARY, k=generator.randint(1, 90)))) for number in range(150)
     ]
     path = write_index(tmp_path / "index.sqlite", documents)
-    opened += [open_built(path), open_built(path)]
+    opened += [open_read_only(path), open_read_only(path)]
     first, again = map(SearchIndex, opened)
     for _ in range(40):
         query = " ".join(generator.choices(VOCABULARY, k=generator.randint(1, 12)))
@@ -83,7 +83,7 @@ def test_the_index_on_disk_ranks_like_the_plain_formula(tmp_path: Path, opened: 
 def test_an_index_is_built_once_and_completely(tmp_path: Path) -> None:
     path = write_index(tmp_path / "new" / "index.sqlite", [("a", "oak")])
     assert write_index(path, [("b", "never written")]) == path
-    with closing(open_built(path)) as database:
+    with closing(open_read_only(path)) as database:
         assert SearchIndex(database).search("oak") == [0]
 
     def fail(_: sqlite3.Connection) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.report.report import compare_arms
-from retroformer.config.arm_names import DOCUMENT
 from retroformer.errors import InfrastructureFailure, MissingInput
+from retroformer.run.arm_names import DOCUMENT
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 

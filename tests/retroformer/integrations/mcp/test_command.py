@@ -13,7 +13,7 @@ import pytest
 
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.run.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.vault import advise
@@ -55,7 +55,7 @@ def improve_once(server: object, folder: Path) -> None:
     finally:
         connection.close()
     with closing(Store(f"sqlite:///{folder}/mine.db", "mine")) as store:
-        (rated,) = rated_reflections(store, "collect")
+        (rated,) = ratings(store, "collect", records=True)
     assert (rated.text, rated.rating) == ("Enter 4711.", 1.0)
 
 

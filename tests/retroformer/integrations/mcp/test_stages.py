@@ -14,8 +14,8 @@ import yaml
 from collect.rate import rate_reflections
 from eval.report.report import compare_arms
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.method.records import Key, Outcome
+from retroformer.run.store import open_store
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import ROOT, facts, open_config
 from tests.support.tool_model import called, tool_results

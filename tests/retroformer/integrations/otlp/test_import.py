@@ -12,8 +12,8 @@ from retroformer.__main__ import main
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
 from retroformer.cases.import_cases import store_cases
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.run.store import open_store
 from tests.support import spans
 from tests.support.killing import after_cpu_seconds, start_and_kill
 from tests.support.protobuf import as_protobuf
@@ -52,7 +52,7 @@ def stored(config: Path) -> tuple[int, int, list[float]]:
     """Return the numbers of attempts and of advice in the store, and the ratings."""
     with closing(open_store(load(config, []))) as store:
         ratings = [after - before for *_, before, after, _ in store.rating_rows("collect")]
-        return store.attempt_count("collect"), store.advice_count("collect"), ratings
+        return store.arm_counts()["collect"].attempts, store.arm_counts()["collect"].advice, ratings
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)

@@ -16,9 +16,9 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.report.report import compare_arms
-from retroformer.config.parts import LoadedConfig
-from retroformer.config.storage import open_store
+from retroformer.config.file import Config
 from retroformer.errors import ConfigError
+from retroformer.run.store import open_store
 from tests.support.endpoint import Endpoint
 from tests.support.ray_cluster import cluster_of, kill_head, replace_node
 from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config
@@ -43,7 +43,7 @@ def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "s
     )
 
 
-def conditions(config: LoadedConfig, arm: str) -> dict[str, Any] | None:
+def conditions(config: Config, arm: str) -> dict[str, Any] | None:
     with closing(open_store(config.experiment)) as store:
         return store.conditions(arm)
 

@@ -14,13 +14,13 @@ pytest.importorskip("retroformer.integrations.reasoning_gym")
 
 from collect.rate import rate_reflections
 from collect.warm import write_advice
-from retroformer.config.arm_names import WRITTEN
-from retroformer.config.storage import open_store
 from retroformer.environments.registry import extras, section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
 from retroformer.integrations.reasoning_gym.advice import METHODS, fitting_method, mixed_method
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.method.records import Outcome, Task
+from retroformer.run.arm_names import WRITTEN
+from retroformer.run.store import open_store
 from tests.support.endpoint import Endpoint
 from tests.support.reasoner import ADVICE, reason
 from tests.support.runs import ROOT, facts_of, open_config

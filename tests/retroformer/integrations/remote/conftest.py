@@ -13,8 +13,8 @@ pytest.importorskip("huggingface_hub", reason="the extra `remote` is not install
 pytest.importorskip("retroformer.integrations.remote", reason="the integration was removed")
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.method.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
+from retroformer.run.store import open_store
 from tests.train.world import save_tiny_model, trained
 
 

@@ -13,12 +13,12 @@ import yaml
 
 from retroformer.cases.files import read_cases
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError, RetroformerError
 from retroformer.integrations.remote.commands import pull_app
 from retroformer.integrations.remote.transfer import pull_to, push_run
-from retroformer.method.rating import rated_reflections
+from retroformer.method.rating import ratings
 from retroformer.run.provenance import folder_sha256
+from retroformer.run.store import open_store
 from serve.served_names import served_names
 from train.adapter import require_adapter
 
@@ -63,7 +63,7 @@ def test_pushed_ratings_are_imported_into_another_store(home: Path, away: Path) 
         said = pull_to("memory://ratings", CONFIG)
         assert said.startswith("1 cases are in sqlite:///runs/tiny/experience.db, 3 of their facts new")
         with closing(open_store(load(CONFIG))) as store:
-            assert [(rated.reflection.text, rated.rating) for rated in rated_reflections(store, "collect")] == [
+            assert [(rated.reflection.text, rated.rating) for rated in ratings(store, "collect", records=True)] == [
                 ("Look in shelf 1.", 1.0)
             ]
         assert " 0 of their facts new" in pull_to("memory://ratings", CONFIG)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.integrations.remote.places import MANIFEST
 from retroformer.integrations.remote.transfer import MANIFEST_BYTES
 from retroformer.run.provenance import folder_sha256
+from retroformer.run.store import open_store
 from tests.support.hub import TOKEN, LocalHub, Repository, local_hub
 from tests.support.waiting import becomes_true
 

@@ -10,9 +10,9 @@ import pytest
 from retroformer.__main__ import main
 from retroformer.cases.traced import TracedAttempt
 from retroformer.config.file import load
-from retroformer.config.storage import open_store
 from retroformer.errors import MissingInput
 from retroformer.integrations.verifiers.results import read
+from retroformer.run.store import open_store
 
 pytest.importorskip("verifiers", reason="needs verifiers")
 save_utils = pytest.importorskip("verifiers.legacy.utils.save_utils")

@@ -49,10 +49,10 @@ def test_readable_facts_of_a_damaged_store_are_saved(tmp_path: Path, seed: int) 
     assert path.read_bytes() == broken
     assert 150 <= saved.trajectories <= 300
     with closing(Store(f"sqlite:///{saved.path}", "riddles")) as store:
-        assert store.attempt_count("collect") == saved.trajectories
+        assert store.arm_counts()["collect"].attempts == saved.trajectories
         attempts = store.trajectories("collect")
         assert all(attempt == attempt_at(task(key.task_id)) for key, attempt in attempts.items())
-        assert store.advice_count("collect") == saved.reflections
+        assert store.arm_counts()["collect"].advice == saved.reflections
         assert store.usage("collect").calls == saved.trajectories + saved.reflections
         assert store.conditions("collect") == {"seed": 0}
 

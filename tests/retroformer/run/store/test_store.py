@@ -243,7 +243,7 @@ def test_a_call_that_lost_a_race_is_charged(store: Store) -> None:
     store.add_trajectory(KEY, attempt_at())
     store.add_trajectory(KEY, attempt_at())
     assert store.usage("collect") == PRICE + PRICE
-    assert store.attempt_count("collect") == 1
+    assert store.arm_counts()["collect"].attempts == 1
 
 
 def test_imported_facts_are_charged_once_even_if_imported_repeatedly(store: Store) -> None:
@@ -300,7 +300,7 @@ def test_a_transaction_that_is_repeated_binds_its_arm_and_stores_its_facts_once(
     kept = store.add_trajectory(KEY, attempt_at())
     assert not failures
     assert kept == attempt_at()
-    assert store.attempt_count("collect") == 1
+    assert store.arm_counts()["collect"].attempts == 1
     assert store.conditions("collect") == {"seed": 1}
     assert store.arms() == ["collect"]
 

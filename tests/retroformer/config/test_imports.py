@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config.user_code import function_of, module_files
+from retroformer.config.imports import function_of, module_files
 from retroformer.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config.adapters import adapter_folder
+from retroformer.run.adapters import adapter_folder
 from retroformer.run.provenance import folder_sha256
 
 

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import LoadedConfig, Parts, parts
+from retroformer.config.file import Config
+from retroformer.config.parts import Parts, parts
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.provenance import Provenance
 from retroformer.run.store import Store
 
 
-class Retrying(NamedTuple):
+class RetryPlayer(NamedTuple):
     """What plays the retries of one arm."""
 
     parts: Parts
@@ -25,20 +26,18 @@ class Retrying(NamedTuple):
 
 
 @contextmanager
-def retrying(
-    config: LoadedConfig,
+def start_retry_player(
+    config: Config,
     store: Store,
     arm: str,
     played_under: Callable[[Provenance | None], dict[str, Any]],
     *,
     asks_reflector: bool,
-) -> Iterator[Retrying]:
+) -> Iterator[RetryPlayer]:
     """Start environments and endpoints, yield what retries under `arm`, and stop everything.
 
-    `played_under` returns the conditions of the retries.
-
-    Raises:
-        RetroformerError: something that the actor needs does not start, or the store has facts of other conditions.
+    `played_under` returns the conditions of the retries. Raises RetroformerError if something that the actor needs does
+    not start, or if the store has facts of other conditions.
     """
     experiment = config.experiment
     with closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
@@ -56,7 +55,7 @@ def retrying(
                 Budget(experiment.collect, lambda: store.usage(arm)),
                 slots=asyncio.Semaphore(experiment.loop.concurrency),
             )
-            yield Retrying(built, experience, runner)
+            yield RetryPlayer(built, experience, runner)
         finally:
             runner.run(stack.aclose())
 

@@ -1,4 +1,4 @@
-"""The promotions of a run, one file each in runs/RUN/promotions, and copies of the adapters that they name.
+"""Which adapter is served as `reflector`: the records in runs/RUN/promotions, one file each.
 
 A record is never changed. Its file appears with its whole content, under the next number: of two commands that decide
 at the same time, the second is refused, since it decided about an adapter that is no longer current.
@@ -14,15 +14,76 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import rename, sync, sync_entries
-from retroformer.run.promotions.promotion import DIGITS, NO_ADVICE, Evidence, PromotedAdapter, Promotion
+from retroformer.method.records import Record
 from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.run.stage_metrics import METRICS
+
+NO_ADVICE = "no advice"
+"""Name of the state in which `reflector` answers with an empty text."""
+DIGITS = 12
+"""Length of a hash in names and messages."""
+
+
+class PromotedAdapter(Record):
+    """An adapter by its name in the run and its content."""
+
+    name: str
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.sha256[:DIGITS]}"
+
+
+class Evidence(Record):
+    """What a sequential test has shown."""
+
+    against: str
+    """What the adapter was compared with: another adapter, or `no advice`."""
+    pairs: Annotated[int, Field(ge=0)]
+    """Number of paired differences up to the conclusion."""
+    better: Annotated[int, Field(ge=0)]
+    """Number of pairs in which the adapter had the higher return."""
+    worse: Annotated[int, Field(ge=0)]
+    """Number of pairs in which it had the lower return."""
+    mean_difference: float
+    """Mean difference of the returns, which count as at least 0 and at most 1."""
+    log_wealth: float
+    """Natural logarithm of the wealth of the bet that won; the conclusion holds once it reaches log(1 / level)."""
+    level: Annotated[float, Field(gt=0, lt=1)]
+    """Largest probability of this conclusion if it is wrong."""
+    arms: tuple[str, ...] = ()
+    """Arms of the store that hold the attempts."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.better} better, {self.worse} worse of {self.pairs} pairs against {self.against}, "
+            f"mean difference {self.mean_difference:+.3f}, level {self.level:g}"
+        )
+
+
+class Promotion(Record):
+    """A change of the adapter that is served as `reflector`."""
+
+    number: Annotated[int, Field(ge=1)]
+    kind: Literal["first", "promoted", "rolled back"]
+    """first: served before any test, as nothing was served before; promoted: shown to be better; rolled back: the
+    adapter before is served again."""
+    adapter: PromotedAdapter | None
+    """Adapter that is served from now on; None: no advice."""
+    replaced: PromotedAdapter | None
+    """Adapter that was served before; None: no advice."""
+    reason: str
+    evidence: Evidence | None = None
+    at: datetime
+    """Time of the change, in UTC."""
+    by_monitor: bool = False
+    """True if the monitor of live outcomes made it."""
 
 
 class History:
@@ -55,8 +116,7 @@ class History:
     ) -> Promotion:
         """Add a promotion after the ones in `known`, and return it once it is on the disk.
 
-        Raises:
-            ConfigError: another command has added one in the meantime.
+        Raises ConfigError if another command has added one in the meantime.
         """
         promotion = Promotion(
             number=len(known) + 1,
@@ -153,9 +213,7 @@ def roll_back(
 ) -> Promotion:
     """Serve the adapter before the current one again, or no advice if there was none.
 
-    Raises:
-        MissingInput: no adapter is current.
-        ConfigError: another command has changed the reflector in the meantime.
+    Raises MissingInput if no adapter is current, ConfigError if another command has changed the reflector meanwhile.
     """
     stack = stack_of(known)
     if not stack:

@@ -1,4 +1,4 @@
-"""Folders of a run's adapters: `runs/RUN/STAGE[-VARIANT]` and, in later rounds, `runs/RUN/STAGE[-VARIANT]-ROUND`."""
+"""Folders of a run's adapters: `runs/RUN/STAGE[-VARIANT]`, in later rounds with `-ROUND` behind it."""
 
 import re
 from importlib import resources
@@ -7,7 +7,7 @@ from pathlib import Path
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
 from retroformer.config.sections.train import VARIANT
-from retroformer.run.promotions.history import History
+from retroformer.run.promotions import History
 from retroformer.run.provenance import ADAPTER_WEIGHTS
 from retroformer.run.stage_metrics import METRICS, read_metrics
 
@@ -33,7 +33,7 @@ def has_adapter(folder: Path) -> bool:
 def finished_advisers(experiment: Experiment) -> list[str]:
     """Return the finished stages that write advice, in order of training: warm, sft, ppo, sft-2, ppo-2 and so on.
 
-    Variants other than the config's come before all of these, so that they are never the last where there are others.
+    Variants other than the config's come first, so that they are never the last where there are others.
     """
 
     def order(name: re.Match[str]) -> tuple[bool, int, int, str]:
@@ -41,19 +41,18 @@ def finished_advisers(experiment: Experiment) -> list[str]:
         return chosen, int(name["round"] or 1), ADVISERS.index(name["stage"]), name.string
 
     finished = (FOLDER_NAME.fullmatch(path.parent.name) for path in experiment.folder.glob(f"*/{ADAPTER_WEIGHTS}"))
-    return [
-        name.string for name in sorted((name for name in finished if name and name["stage"] in ADVISERS), key=order)
-    ]
+    advisers = [name for name in finished if name and name["stage"] in ADVISERS]
+    return [name.string for name in sorted(advisers, key=order)]
 
 
-def newest_of(experiment: Experiment, stage: str) -> Path:
+def newest_folder(experiment: Experiment, stage: str) -> Path:
     """Return the folder of a stage in this round, or in the last round before it in which the stage was begun."""
     numbers = range(experiment.round, 0, -1)
     folders = [experiment.model_copy(update={"round": number}).stage_folder(stage) for number in numbers]
     return next((folder for folder in folders if folder.exists()), folders[0])
 
 
-def asked_for(experiment: Experiment) -> list[str]:
+def best_of_names(experiment: Experiment) -> list[str]:
     """Return the best-of-n names that the config, in any of its domains, asks its own server for."""
     names = list(experiment.serve.best_of)
     for domain in experiment.each_domain if experiment.reflector.endpoint.base_url is None else ():
@@ -69,11 +68,7 @@ def model_folder(experiment: Experiment, model: str) -> Path:
 
 
 def served_folder(experiment: Experiment, model: str) -> Path:
-    """Return the folder of the adapter that a server of this run has under this name now, `reflector` included.
-
-    Raises:
-        DamagedFile: a record of a promotion, or the copy of the promoted adapter, is damaged.
-    """
+    """Return the folder of the adapter that a server has under this name now, `reflector` too. Raises DamagedFile."""
     if model != REFLECTOR or REFLECTOR in experiment.serve.adapters:
         return model_folder(experiment, model)
     history = History(experiment.folder)
@@ -85,11 +80,7 @@ def served_folder(experiment: Experiment, model: str) -> Path:
 
 
 def reward_folder(experiment: Experiment, model: str) -> Path:
-    """Return the folder of the reward model that scores the answers of `model`.
-
-    This is the reward model beside the adapter, as `reward_beside` chooses it, if there is one, else the run's. So each
-    training seed listed in serve.adapters is scored by the reward model that it was trained against.
-    """
+    """Return the folder of the reward model that scores the answers of `model`: the one beside it, or the run's."""
     beside = reward_beside(model_folder(experiment, model))
     return beside if beside.is_dir() else experiment.stage_folder(REWARD)
 

@@ -24,28 +24,28 @@ PROBES = "eval/probes"
 FIRST_TRIAL = "eval/trial 0"
 """Arm of trial 0 of the evaluation, which the other arms share; with several actors, each has its own."""
 
-FIRST_TRIAL_OF_GATE = "gate/trial 0"
+GATE_FIRST_TRIAL = "gate/trial 0"
 """Arm of the first attempts at the tasks of the gate, which both advisers retry."""
 
 
-def gate(adviser: str) -> str:
+def gate_arm(adviser: str) -> str:
     """Return the name in the store of an adviser's retries in the gate."""
     return f"gate/{adviser}"
 
 
-def is_of_gate(arm: str) -> bool:
+def is_gate_arm(arm: str) -> bool:
     """Return True if the arm was played to decide about a promotion."""
     return arm.startswith("gate/")
 
 
-def evaluation(arm: str, model: str = "") -> str:
+def eval_arm(arm: str, model: str = "") -> str:
     """Return the name in the store of a report's arm, or of one of the models that it pools."""
     return f"eval/{arm}/{model}" if model else f"eval/{arm}"
 
 
 def first_trial(actor: str = "") -> str:
     """Return the name in the store of the trial 0 that all arms of an actor share."""
-    return evaluation(actor, "trial 0") if actor else FIRST_TRIAL
+    return eval_arm(actor, "trial 0") if actor else FIRST_TRIAL
 
 
 def own_first_trial(arm: str) -> str:
@@ -56,10 +56,10 @@ def own_first_trial(arm: str) -> str:
 def first_trial_with(prompts: str, actor: str = "") -> str:
     """Return the name in the store of the trial 0 that all arms of an actor with these prompts share."""
     owner = f"prompts {prompts}"
-    return own_first_trial(evaluation(actor, owner) if actor else evaluation(owner))
+    return own_first_trial(eval_arm(actor, owner) if actor else eval_arm(owner))
 
 
-def collecting(number: int) -> str:
+def collect_arm(number: int) -> str:
     """Return the name in the store of a collecting round; the first round is 1."""
     return COLLECT if number == 1 else f"{COLLECT} {number}"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
-from retroformer.run.promotions.history import History, current_of, roll_back, stack_of
-from retroformer.run.promotions.promotion import Evidence, PromotedAdapter
+from retroformer.run.promotions import Evidence, History, PromotedAdapter, current_of, roll_back, stack_of
 from retroformer.run.provenance import folder_sha256
 
 EVIDENCE = Evidence(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config.parts import PortableConfig, load_configs
+from retroformer.config.file import load_configs
+from retroformer.integrations.ray.backend import PortableConfig
 from tests.support.runs import ROOT
 
 STORE = "postgresql+psycopg://user:hidden-word@db.example/facts"
