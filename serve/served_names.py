@@ -104,12 +104,15 @@ def served_names(experiment: Experiment) -> ServedNames:
                 f"train.chat_template_kwargs={trained}, and this config has {here}, so its prompts would have other "
                 "tokens: set it to the former, or train the adapter again."
             )
-    quantization = _quantization(metrics)
+    quantization = _quantization(metrics, experiment.train.quantization if experiment.serve.hand_over else "none")
     return ServedNames(adapters=adapters, aliases=aliases, best_of=rewards, quantization=quantization)
 
 
-def _quantization(metrics: Mapping[str, StageMetrics]) -> Quantization:
-    """Return the quantisation of the base, which all adapters share. Raises ConfigError if they need different ones."""
+def _quantization(metrics: Mapping[str, StageMetrics], default: Quantization) -> Quantization:
+    """Return the quantisation of the base, which all adapters share. Raises ConfigError if they need different ones.
+
+    `default` is that of a base without trained adapters: adapters that a trainer hands over need the trainer's.
+    """
     trained: dict[Quantization, str] = {
         kind: name for name, stage in metrics.items() if (kind := stage.inputs.get("quantization"))
     }
@@ -118,7 +121,7 @@ def _quantization(metrics: Mapping[str, StageMetrics]) -> Quantization:
             f"The adapter {trained['nf4']!r} was trained on 4-bit weights and {trained['none']!r} was not, and one "
             "server has one base: serve them in different runs."
         )
-    return "nf4" if "nf4" in trained else "none"
+    return next(iter(trained), default)
 
 
 def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:

@@ -78,7 +78,7 @@ def tiny_config(base: Path, settings: str = "", port: int = 0) -> str:
     return f"""
 run: tiny
 environment: {{name: alfworld}}
-train: {{base_model: {base}}}
+train: {{base_model: {base}, quantization: none}}
 serve: {{port: {port}{more}}}
 """
 

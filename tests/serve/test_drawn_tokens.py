@@ -93,6 +93,6 @@ def test_a_server_that_gives_none_has_failed() -> None:
             finally:
                 await model.close()
 
-        with pytest.raises(EndpointFailure, match=r"without token ids .* reflector\.tokens"):
+        with pytest.raises(EndpointFailure, match=r"without token ids .* train\.grpo\.reward=stored"):
             asyncio.run(ask())
         assert server.requests[0]["logprobs"] is True

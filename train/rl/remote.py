@@ -251,7 +251,7 @@ class RemoteSampler:
         if served not in (None, self._quantization):
             raise ProvenanceError(
                 f"The server at {address} samples with weights quantised as {served}, and the policy "
-                f"is trained on {self._quantization}: start it with serve.quantization={self._quantization}."
+                f"is trained on {self._quantization}: start it with train.quantization={self._quantization}."
             )
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
 

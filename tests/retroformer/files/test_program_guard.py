@@ -75,9 +75,9 @@ def test_a_guard_that_is_asked_to_end_kills_everything(tmp_path: Path) -> None:
 
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent_code = (
-        "import subprocess, sys\nfrom retroformer.files.program_guard import guarded\n"
+        "import subprocess, sys\nfrom retroformer.files.program_guard import guard_command\n"
         "command = [sys.executable, '-c', sys.argv[2] + 'time.sleep(10**6)', sys.argv[1]]\n"
-        "subprocess.run(guarded(command))"
+        "subprocess.run(guard_command(command))"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", parent_code, str(tmp_path), FAMILY], stdout=subprocess.PIPE, cwd=ROOT

@@ -62,7 +62,7 @@ def second_url(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def endpoint_of(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    content = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {tiny_base}}}\n"
+    content = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {tiny_base}, quantization: none}}\n"
     folder = tmp_path_factory.mktemp("server")
     process = start(folder, "serve.port=0", "serve.hand_over=true", config=content)
     assert process.stdout is not None

@@ -144,7 +144,7 @@ def test_reflections_of_unknown_probability_are_refused(
 ) -> None:
     config = config_file(workplace, tiny_base, grpo=QUICK | {"reward": "stored", "group": 2})
     store_rated(config, "collect", "task", temperature, tokens=tokens)
-    with pytest.raises(ConfigError, match=r"collect with reflector\.tokens=true and reflector\.temperature=1"):
+    with pytest.raises(ConfigError, match=r"collect with train\.grpo\.reward=stored and reflector\.temperature=1"):
         main(["grpo", str(config)])
 
 
