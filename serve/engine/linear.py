@@ -112,7 +112,7 @@ def pack(model: torch.nn.Module) -> None:
             model.set_submodule(path, PackedLinear(layer))
 
 
-class Lora(NamedTuple):
+class LoraWeights(NamedTuple):
     """Weights of an adapter."""
 
     factors: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -121,7 +121,7 @@ class Lora(NamedTuple):
     """Score head of a reward model, (H); None for an adapter that writes."""
 
 
-def read_lora(folder: Path, *, scores: bool = False) -> Lora:
+def read_lora(folder: Path, *, scores: bool = False) -> LoraWeights:
     """Read an adapter as saved by peft in `folder`; with `scores`, it is a reward model's.
 
     Raises ValueError or SafetensorError if the adapter is not plain LoRA, lacks its score head, or is damaged.
@@ -154,4 +154,4 @@ def read_lora(folder: Path, *, scores: bool = False) -> Lora:
         pairs = {path: ((scaling * pair["A"]).contiguous(), pair["B"].contiguous()) for path, pair in factors.items()}
     except KeyError as absent:
         raise ValueError(f"a layer lacks its factor {absent}") from None
-    return Lora(pairs, head)
+    return LoraWeights(pairs, head)

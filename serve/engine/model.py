@@ -21,7 +21,7 @@ from retroformer.models.precision import Quantization, guard_bnb_cpu, nf4
 from retroformer.run.adapters import ADVISERS, REWARD
 
 from . import attention
-from .linear import Lora, Spans, add_adapter, pack, read_lora, remove_adapter
+from .linear import LoraWeights, Spans, add_adapter, pack, read_lora, remove_adapter
 from .prefixes import Geometry
 from .slots import KeyValueSlots
 
@@ -89,7 +89,7 @@ class Model:
 
     def _load_all(self, adapters: Mapping[str, Path], rewards: Mapping[str, Path]) -> None:
         """Load the first adapters: all are compared with the base before any of them renames its layers."""
-        folders, loras = {**adapters, **rewards}, dict[str, Lora]()
+        folders, loras = {**adapters, **rewards}, dict[str, LoraWeights]()
         for name, folder in folders.items():
             with _report_unloadable(folder):
                 loras[name] = self._read(folder, scores=name in rewards)
@@ -153,7 +153,7 @@ class Model:
         with _report_unloadable(folder):
             self._add(name, self._read(folder))
 
-    def _read(self, folder: Path, *, scores: bool = False) -> Lora:
+    def _read(self, folder: Path, *, scores: bool = False) -> LoraWeights:
         """Read an adapter, a reward model's if `scores`. Raises ValueError if it cannot be served."""
         lora = read_lora(folder, scores=scores)
         device, dtype = self.geometry.device, self.geometry.dtype
@@ -164,9 +164,9 @@ class Model:
             # They are checked here, since scaling or a narrower dtype may have overflowed.
             if not all(weight.isfinite().all() for weight in weights):
                 raise ValueError(f"{path} has weights that are NaN or infinite")
-        return Lora(factors, head)
+        return LoraWeights(factors, head)
 
-    def _add(self, name: str, lora: Lora) -> None:
+    def _add(self, name: str, lora: LoraWeights) -> None:
         with self._passing:
             add_adapter(self._model, name, lora.factors, self._spans)
             self._adapters |= {name}

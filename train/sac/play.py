@@ -21,7 +21,7 @@ from retroformer.method.rollout import rollout
 from ..rl.sampling import numbers_of_update
 from ..shared_prompt.group import Group
 from .models import ActorCritic, log_policy, written_greedily
-from .sac import PlayedEpisode, PlayedStep
+from .sac import ActorStep, PlayedEpisode
 
 Offers = Callable[[Any, Scene], OfferedActions]
 
@@ -181,7 +181,7 @@ def _attempt(choices: Sequence[Choice], trajectory: Trajectory) -> PlayedEpisode
     last = len(choices) - 1
     played = zip(choices, trajectory.steps, strict=True)
     steps = [
-        PlayedStep(choice.state, choice.embedding_H, choice.action, step.reward, over=number == last)
+        ActorStep(choice.state, choice.embedding_H, choice.action, step.reward, over=number == last)
         for number, (choice, step) in enumerate(played)
     ]
     facts = {

@@ -42,7 +42,7 @@ from ..shared_prompt.group import Group
 from .models import ActorCritic, log_policy
 
 
-class PlayedStep(NamedTuple):
+class ActorStep(NamedTuple):
     """A state, the action chosen in it, and what followed."""
 
     state: Group
@@ -58,21 +58,21 @@ class PlayedStep(NamedTuple):
 class Transitions(NamedTuple):
     """A batch of steps with the states that followed them."""
 
-    steps: list[PlayedStep]
-    following: list[PlayedStep]
+    steps: list[ActorStep]
+    following: list[ActorStep]
     """The next step of the same attempt; at the end of an attempt the step itself, whose value is not used."""
 
 
 class Replay:
     """All steps played so far, attempt after attempt. None is dropped: a run plays fewer steps than fit in memory."""
 
-    def __init__(self, steps: Sequence[PlayedStep] = ()) -> None:
+    def __init__(self, steps: Sequence[ActorStep] = ()) -> None:
         self._steps = list(steps)
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def add(self, attempt: Sequence[PlayedStep]) -> None:
+    def add(self, attempt: Sequence[ActorStep]) -> None:
         """Add the steps of one finished attempt.
 
         Raises:
@@ -107,7 +107,7 @@ class Replay:
         """Return the buffer with this `state`."""
         tokens = [Group(prompt, actions) for prompt, actions in zip(state["prompts"], state["actions"], strict=True)]
         columns = (tokens, state["embeddings"].cpu(), state["chosen"], state["rewards"], state["over"])
-        return cls([PlayedStep(*step) for step in zip(*columns, strict=True)])
+        return cls([ActorStep(*step) for step in zip(*columns, strict=True)])
 
 
 BATCH_SIZE, MICRO_BATCH_SIZE = 8, 4
@@ -132,7 +132,7 @@ class Optimizers(NamedTuple):
 class PlayedEpisode(NamedTuple):
     """The steps of one episode, and its facts."""
 
-    steps: list[PlayedStep]
+    steps: list[ActorStep]
     facts: Mapping[str, float]
 
 
@@ -220,21 +220,21 @@ def update(
 
 
 @torch.no_grad()
-def next_values(model: ActorCritic, following: Sequence[PlayedStep], alpha: float) -> Tensor:
+def next_values(model: ActorCritic, following: Sequence[ActorStep], alpha: float) -> Tensor:
     """Return the soft values of states under the current policy and the lower target critic, (B,)."""
     log_policy_BA = log_policy(*model.action_log_probs([step.state for step in following]))
     q_BA = values(model.target_critics, critic_inputs(model, following)).amin(dim=0)
     return soft_values(q_BA, log_policy_BA, alpha)
 
 
-def chosen_values(model: ActorCritic, steps: Sequence[PlayedStep]) -> Tensor:
+def chosen_values(model: ActorCritic, steps: Sequence[ActorStep]) -> Tensor:
     """Return the values of the actions that were chosen, by each critic, (C, B)."""
     chosen_B = torch.tensor([step.action for step in steps], device=model.device)
     inputs_BAX = critic_inputs(model, steps)
     return values(model.critics, inputs_BAX[torch.arange(len(steps), device=model.device), chosen_B])
 
 
-def actor_losses(model: ActorCritic, steps: Sequence[PlayedStep], alpha: float) -> tuple[Tensor, Tensor]:
+def actor_losses(model: ActorCritic, steps: Sequence[ActorStep], alpha: float) -> tuple[Tensor, Tensor]:
     """Return the policy loss of each state, (B,), and the entropy of the policy in it, (B,)."""
     with torch.no_grad():
         q_BA = values(model.critics, critic_inputs(model, steps)).amin(dim=0)
@@ -243,7 +243,7 @@ def actor_losses(model: ActorCritic, steps: Sequence[PlayedStep], alpha: float) 
     return soft_policy_loss(q_BA, log_policy_BA, alpha), entropy_B
 
 
-def critic_inputs(model: ActorCritic, steps: Sequence[PlayedStep]) -> Tensor:
+def critic_inputs(model: ActorCritic, steps: Sequence[ActorStep]) -> Tensor:
     """Return the embeddings of each state beside those of its actions, (B, A, X) with X = 2H."""
     actions_BAH = model.action_embeddings([step.state for step in steps])
     states_BH = torch.stack([step.embedding_H for step in steps]).to(model.device)

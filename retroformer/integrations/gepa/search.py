@@ -35,7 +35,7 @@ _MOST_DOCUMENTS = 1 << 24
 """Number of candidate numbers, among which a document's own is found by its hash."""
 
 
-class Failure(NamedTuple):
+class FailedTask(NamedTuple):
     """A failed first attempt, and the reflector's view of it."""
 
     attempt: Trajectory
@@ -45,7 +45,7 @@ class Failure(NamedTuple):
 class Retry(NamedTuple):
     """A retry of a failure with a document."""
 
-    failure: Failure
+    failure: FailedTask
     attempt: Trajectory
     view: str
 
@@ -110,7 +110,7 @@ def optimize(config: Config, *, retries: int | None, proposer: str | None, token
     )
 
 
-def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]:
+def failed_first_attempts(experiment: Experiment, store: Store) -> list[FailedTask]:
     """Read the failed first attempts at training tasks, without stories with a mark of `train.leave_out`.
 
     Raises MissingInput: there are fewer than two.
@@ -118,7 +118,7 @@ def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]
     render, arm = reflection_renderer(experiment), collect_arm(experiment.round)
     left_out = store.marks.tasks(arm, experiment.train.leave_out)
     failures = [
-        Failure(attempt, render(attempt, Memory())[-1].content)
+        FailedTask(attempt, render(attempt, Memory())[-1].content)
         for key, attempt in store.stream_trajectories(arm)
         if key.trial == 0 and attempt.failed and key.task_id not in left_out
     ]
@@ -141,7 +141,7 @@ class _Adapter:
         self._render = reflection_renderer(experiment)
 
     def evaluate(
-        self, batch: list[Failure], candidate: dict[str, str], capture_traces: bool = False
+        self, batch: list[FailedTask], candidate: dict[str, str], capture_traces: bool = False
     ) -> EvaluationBatch[Retry, Retry]:
         """Retry each failure of the batch with the candidate's document.
 
@@ -171,10 +171,10 @@ class _Adapter:
         ]
         return {_COMPONENT: rows}
 
-    async def _retries(self, failures: Sequence[Failure], document: str) -> list[Retry]:
+    async def _retries(self, failures: Sequence[FailedTask], document: str) -> list[Retry]:
         retries: dict[int, Retry] = {}
 
-        async def play(number: int, failure: Failure) -> None:
+        async def play(number: int, failure: FailedTask) -> None:
             task = failure.attempt.task
             memory = Memory().remember(
                 document, self._loop.memory, failure.attempt, shows_attempt=self._loop.last_attempt
@@ -235,7 +235,7 @@ class _Proposer:
         return storable(answer.text)
 
 
-def _name_of_state(failures: Sequence[Failure], proposer: _Proposer, seed: int) -> str:
+def _name_of_state(failures: Sequence[FailedTask], proposer: _Proposer, seed: int) -> str:
     """Return the name of the folder with GEPA's state, which differs with everything that the state depends on.
 
     GEPA keeps scores by the positions of failures, and goes on from whatever state it has.

@@ -10,7 +10,7 @@ from retroformer.config.sections.train import Sac
 from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.sac.models import ActorCritic, log_policy
-from train.sac.sac import PlayedEpisode, PlayedStep, Replay, chosen_values, due, follow, make_optimizers, sac, update
+from train.sac.sac import ActorStep, PlayedEpisode, Replay, chosen_values, due, follow, make_optimizers, sac, update
 from train.shared_prompt.group import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -27,8 +27,8 @@ def model(tiny_base: Path, workplace: Path) -> ActorCritic:
     return ActorCritic(load_base(experiment.train), experiment.train.lora, None)
 
 
-def step(model: ActorCritic, action: int, reward: float = 0.0, over: bool = True, state: Group = STATE) -> PlayedStep:
-    return PlayedStep(state, model.state_embedding(state.prompt), action, reward, over)
+def step(model: ActorCritic, action: int, reward: float = 0.0, over: bool = True, state: Group = STATE) -> ActorStep:
+    return ActorStep(state, model.state_embedding(state.prompt), action, reward, over)
 
 
 def policy(model: ActorCritic, state: Group = STATE) -> list[float]:
