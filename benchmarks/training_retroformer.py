@@ -12,8 +12,8 @@ from benchmarks.training_laps import Laps, Ready, StepLaps, used_seconds
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
 from train.dpo import REFERENCE, dpo_trainer, response_sums
+from train.group_trainer import make_trainer
 from train.imitation import Imitation, adapted
-from train.packed_or_trl import make_trainer
 from train.reward import Ranking, scorer
 from train.rl.grpo import grpo
 from train.rl.policy import SharedBase

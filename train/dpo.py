@@ -19,9 +19,8 @@ from retroformer.method.records import PreferencePair
 from . import processes
 from .adapter import Adapter
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import GroupReader, log_probs
+from .group_trainer import GroupReader, log_probs, make_trainer
 from .losses import BETA, divergence, implicit_rewards, preference_loss
-from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack

@@ -106,6 +106,20 @@ class GroupTrainer(ParallelTrainer):
         return self.reader.objective.loss(self.reader.read(packed), packed, groups, batch)
 
 
+def make_trainer(stage: Stage, model: Any, groups: Groups, objective: Objective, *, quick: bool = True) -> Any:
+    """Return the trainer that `train.trainer` names, with a `reader`.
+
+    With `quick`, short packed rows are read by quick attention.
+    """
+    if stage.experiment.train.trainer == "packed":
+        return GroupTrainer(stage, model, groups, objective, quick=quick)
+    from .trl_trainers import trainer_on_groups  # Its import takes seconds.
+
+    trainer = trainer_on_groups(stage, model, groups, batches_of(stage, groups))
+    trainer.reader = GroupReader(model, objective, packs=False)
+    return trainer
+
+
 def batches_of(stage: Stage, groups: Groups) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list."""
     experiment, epochs = stage.experiment, stage.steps.epochs

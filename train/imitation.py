@@ -19,8 +19,7 @@ from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
 from .data.samples import Sample
-from .group_trainer import log_probs
-from .packed_or_trl import make_trainer
+from .group_trainer import log_probs, make_trainer
 from .preflight import preflight
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed

@@ -25,9 +25,8 @@ from retroformer.method.records import PreferencePair
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
 from .data.samples import AdviceText, Sample, samples
-from .group_trainer import GroupReader
+from .group_trainer import GroupReader, make_trainer
 from .losses import CENTRING, preference_loss
-from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
 from .shared_prompt.group import Group, group_of

@@ -28,7 +28,6 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from .base import load_tokenizer, save_memory
 from .data.samples import IGNORED
-from .group_trainer import GroupReader, Objective, batches_of
 from .losses import BETA, CENTRING
 from .pair_split import weights_of_pairs
 from .shared_prompt.group import Group, Groups, micro_batches
@@ -113,9 +112,9 @@ def sft_trainer(stage: Stage, learning_rate: float, model: Any, batches: int, pa
     return SftOnTokens(stage, model, batches, parts, SFTConfig(**_settings(stage, learning_rate), **_NO_BALANCING))
 
 
-def trainer_on_groups(stage: Stage, model: Any, groups: Groups, objective: Objective) -> Any:
-    """Return TRL's trainer of a stage, with a `reader` for measurements."""
-    batches, rate, train = batches_of(stage, groups), stage.steps.learning_rate, stage.experiment.train
+def trainer_on_groups(stage: Stage, model: Any, groups: Groups, batches: Sequence[Sequence[int]]) -> Any:
+    """Return TRL's trainer of a stage; `batches` holds the numbers of the groups of each."""
+    rate, train = stage.steps.learning_rate, stage.experiment.train
     settings = _settings(stage, rate)
 
     def batch(number: int) -> list[Group]:
@@ -129,14 +128,11 @@ def trainer_on_groups(stage: Stage, model: Any, groups: Groups, objective: Objec
 
     if stage.name == "dpo":
         args = DPOConfig(**settings, beta=BETA, **_NO_BALANCING)
-        trainer: Any = Preferences(stage, model, len(batches), partial(pairs, _apart), args)
-    elif stage.name == "reward":
+        return Preferences(stage, model, len(batches), partial(pairs, _apart), args)
+    if stage.name == "reward":
         rewards = RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=False)
-        trainer = RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
-    else:
-        trainer = sft_trainer(stage, rate, model, len(batches), texts)
-    trainer.reader = GroupReader(model, objective, packs=False)
-    return trainer
+        return RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
+    return sft_trainer(stage, rate, model, len(batches), texts)
 
 
 _NO_BALANCING = {"router_aux_loss_coef": 0.0}

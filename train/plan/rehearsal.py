@@ -23,8 +23,8 @@ from retroformer.run.provenance import ADAPTER_WEIGHTS
 from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
 from ..data.samples import Sample, SamplePair
 from ..dpo import dpo_trainer
+from ..group_trainer import make_trainer
 from ..imitation import Imitation, adapted
-from ..packed_or_trl import make_trainer
 from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
 from ..rl.policy import SharedBase
