@@ -121,7 +121,7 @@ def _quantization(metrics: Mapping[str, StageMetrics], default: Quantization) ->
             f"The adapter {trained['nf4']!r} was trained on 4-bit weights and {trained['none']!r} was not, and one "
             "server has one base: serve them in different runs."
         )
-    return next(iter(trained), default)
+    return "nf4" if "nf4" in trained else "none" if trained else default
 
 
 def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:

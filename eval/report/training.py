@@ -235,11 +235,11 @@ def _settings(adapter: TrainedAdapter) -> dict[str, Any]:
 def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> list[str | Cell]:
     """Return the means of the first and of the last values over the seeds, with intervals; dashes if one has no two."""
     averaged = _EPISODES if seeds[0].stage == "sac" else panel.averaged
-    ends = [first_and_last(panel.values(adapter), averaged) for adapter in seeds]
+    ends: list[tuple[float, float] | None] = [first_and_last(panel.values(adapter), averaged) for adapter in seeds]
     if None in ends:
         return [DASH, DASH]
     return [
-        interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(values_S[0], ".3f")
+        interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(next(iter(values_S)), ".3f")
         for values_S in zip(*filter(None, ends), strict=True)
     ]
 

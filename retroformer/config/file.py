@@ -1,5 +1,6 @@
 """Reads an experiment config: a YAML file and `key=value` overrides with dotted keys, such as `eval.tasks=10`."""
 
+import contextlib
 import difflib
 import os
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from retroformer.environments.registry import section_class, section_of
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import MOST_LEVELS, YamlLimitError, parse_yaml, read_yaml
 from retroformer.files.text import has_surrogate
+from retroformer.method.prompts import is_pack_file
 
 _SHOWN_CHARACTERS = 200
 """Largest number of characters of a wrong value that a message shows."""
@@ -101,6 +103,7 @@ def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], do
     """Apply the overrides to a config and validate it. `domain` names it in messages. Raises ConfigError."""
     for override in overrides:
         _override(config, override)
+    _find_prompts_beside(path, config)
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
@@ -149,6 +152,28 @@ def _override(config: dict[str, Any], override: str) -> None:
         raise ConfigError(f"The override {_shortened(override)!r} has {error.problem}: simplify it.") from None
     except yaml.YAMLError:
         section[last] = value
+
+
+def _find_prompts_beside(path: Path, config: dict[str, Any]) -> None:
+    """Resolve `prompts` of the actor and of arms beside the config unless the file is in the current directory."""
+    evaluation = config.get("eval")
+    arms = evaluation.get("arms") if isinstance(evaluation, dict) else None
+    for section in (config.get("actor"), *(arms.values() if isinstance(arms, dict) else ())):
+        if isinstance(section, dict) and isinstance(section.get("prompts"), str):
+            section["prompts"] = _found_beside(path, section["prompts"])
+
+
+def _found_beside(path: Path, prompts: str) -> str:
+    """Return the path of a prompt pack beside the config at `path`; else `prompts` itself."""
+    if not is_pack_file(prompts):
+        return prompts
+    here, beside = Path.cwd(), path.parent.resolve() / prompts
+    # An impossible file name, such as one of 5,000 characters, is refused later, when the pack is read.
+    with contextlib.suppress(OSError, ValueError):
+        if not Path(prompts).exists() and beside.exists():
+            # Relative to the current directory: facts must not depend on how the config's path was written.
+            return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    return prompts
 
 
 def _fault(fault: Any, config: dict[str, Any]) -> str:

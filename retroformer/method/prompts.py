@@ -104,7 +104,8 @@ def load_pack(name: str, environment: str) -> PromptPack:
     except FileNotFoundError:
         if is_pack_file(name):
             raise MissingInput(
-                f"No prompt pack at {name!r}: set actor.prompts to the path of a YAML file from where the command runs."
+                f"No prompt pack at {name!r}, neither where the command runs nor beside the experiment config: "
+                "set actor.prompts to the path of a YAML file."
             ) from None
         names = sorted(pack.stem for pack in packs.glob("*.yaml"))
         raise MissingInput(f"No prompt pack {name!r} for {environment}: choose one of {', '.join(names)}.") from None

@@ -30,7 +30,8 @@ class HouseholdActor:
     def __init__(
         self, model: LanguageModel, temperature: float = 0.0, grammar: compact.Grammar = "move", choice: Choice = "free"
     ) -> None:
-        self.model, self.temperature, self.grammar, self.choice = model, temperature, grammar, choice
+        self.model, self.temperature, self.choice = model, temperature, choice
+        self.grammar: compact.Grammar = grammar
 
     async def act(self, scene: Scene) -> Move:
         """Return the next action, in the grammar of the environment. Raises EndpointFailure."""
@@ -97,7 +98,7 @@ class RuleActor:
     """
 
     def __init__(self, grammar: compact.Grammar = "move") -> None:
-        self.grammar = grammar
+        self.grammar: compact.Grammar = grammar
 
     async def act(self, scene: Scene) -> Move:
         """Return the next action. Never raises; in a world other than ALFWorld it can only look."""

@@ -42,8 +42,8 @@ class VerifiersEnvironment:
         self._stop()
         self._steps, self._client = 0, _Client()
         rollout = self._environment.run_rollout(dict(row), self._client, "retroformer", {})
-        self._rollout = asyncio.ensure_future(rollout, loop=self._loop)
-        shown = self._advance(self._rollout)
+        self._rollout = started = asyncio.ensure_future(rollout, loop=self._loop)
+        shown = self._advance(started)
         if shown.over:
             raise EnvironmentFailure("The environment of verifiers ended the rollout before the first turn.")
         return shown

@@ -355,11 +355,37 @@ def test_a_file_that_is_not_a_pack_is_refused(tmp_path: Path, text: str) -> None
         load_pack(str(path), "alfworld")
 
 
-def test_the_error_for_a_missing_pack_file_says_where_a_path_begins(
+def test_a_pack_beside_the_config_is_found_wherever_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    words = "examples: [b]\nremember: c\nreflect: d\nask: e\n"
+    (folder / "mine.yaml").write_text(f"act: beside\n{words}")
+    config = folder / "config.yaml"
+    config.write_text("run: toy\nenvironment: {name: alfworld}\nactor: {kind: react, prompts: mine.yaml}\n")
+
+    def prompts_used(*overrides: str) -> tuple[str, str]:
+        prompts = load(config, overrides).actor.prompts
+        return prompts, load_pack(prompts, "alfworld").act
+
+    monkeypatch.chdir(tmp_path)
+    assert prompts_used() == ("experiments/mine.yaml", "beside")
+    monkeypatch.chdir(folder)
+    assert prompts_used() == ("mine.yaml", "beside")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert prompts_used() == (str(folder / "mine.yaml"), "beside")
+    (tmp_path / "elsewhere" / "mine.yaml").write_text(f"act: here\n{words}")
+    assert prompts_used() == ("mine.yaml", "here")
+    assert prompts_used("actor.prompts=default")[0] == "default"
+
+
+def test_the_error_for_a_missing_pack_file_names_the_places_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".pre-commit-config.yaml").touch()
-    with pytest.raises(MissingInput, match="a YAML file from where the command runs") as absent:
+    with pytest.raises(MissingInput, match="neither where the command runs nor beside the experiment config") as absent:
         load_pack("fancy.yaml", "alfworld")
     assert "pre-commit" not in str(absent.value)
