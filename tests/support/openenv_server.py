@@ -1,10 +1,11 @@
-"""Real OpenEnv servers in one process: `python -m tests.support.openenv_server PORT`.
+"""Real OpenEnv servers in one process: `python -m tests.support.openenv_server DESCRIPTOR`, of a listening socket.
 
 At the root: guess a number from 0 to 9 in three steps. Below it, /saying, /placing and
 /pricing repeat what they are sent, each with actions of another form; /newer is a new version of /saying, and
 /full has a single session.
 """
 
+import socket
 import sys
 import time
 from typing import Annotated, Any
@@ -111,4 +112,5 @@ if __name__ == "__main__":
     ):
         app.mount(path, create_fastapi_app(environment, action, Hint, max_concurrent_envs=64))
     app.mount("/full", create_fastapi_app(Repeating, Saying, Hint, max_concurrent_envs=1))
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])

@@ -8,22 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.runs import ROOT
-from tests.support.waiting import becomes_true
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="package")
 def url() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "tests.support.openenv_server", str(port)], cwd=ROOT)
+    # The server inherits the socket: nobody else can take its port, and clients wait until it accepts.
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port, number = listening.getsockname()[1], listening.fileno()
+        program = [sys.executable, "-m", "tests.support.openenv_server", str(number)]
+        server = subprocess.Popen(program, cwd=ROOT, pass_fds=[number])
     try:
-        becomes_true(lambda: _answers(port))
         yield f"http://127.0.0.1:{port}"
     finally:
         server.kill()
