@@ -59,7 +59,8 @@ def _stored(experiment: Experiment) -> _Counts:
         return _Counts()
     arm = collect_arm(experiment.round)
     with closing(open_store(experiment)) as store:
-        return _Counts(store.arm_counts()[arm].attempts, store.arm_counts()[arm].advice, *store.mean_tokens(arm))
+        counts = store.arm_counts()[arm]
+        return _Counts(counts.attempts, counts.advice, *store.mean_tokens(arm))
 
 
 def _guess(calls: int) -> tuple[float, float]:

@@ -12,12 +12,12 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from retroformer.__main__ import EVAL_COMMANDS
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
-from retroformer.config.imports import plugin_names, stage_package
+from retroformer.config.imports import stage_package
 from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
+from tests.support.commands import CONSOLE, STAGES
 from tests.support.keys import ENVIRONMENTS, keys
 from tests.support.runs import ROOT
 
@@ -27,20 +27,6 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |printf )(.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-STAGES = ("collect", "train", "serve", "eval")
-CONSOLE = (
-    *STAGES,
-    *EVAL_COMMANDS,
-    "init",
-    "play",
-    "show",
-    "view",
-    "export",
-    "import",
-    "recover",
-    *plugin_names("retroformer.commands"),
-)
-"""Commands of `retroformer`."""
 KEY_ROW = re.compile(r"^\| (`[a-z_.]+`(?:, `[a-z_.]+`)*) \| (?:`(.*?)`)? ?\|", re.MULTILINE)
 
 

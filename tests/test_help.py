@@ -9,33 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.__main__ import EVAL_COMMANDS, main
+from retroformer.__main__ import main
 from retroformer.config.file import load
-from retroformer.config.imports import plugin_names
-from tests.support.commands import commands
+from tests.support.commands import CONSOLE, commands
 
 ROOT = Path(__file__).parents[1]
-OWN = (
-    "collect",
-    "train",
-    "serve",
-    "eval",
-    *EVAL_COMMANDS,
-    "init",
-    "play",
-    "show",
-    "view",
-    "export",
-    "import",
-    "recover",
-)
-ALL = ", ".join([*OWN, *plugin_names("retroformer.commands")])
+ALL = ", ".join(CONSOLE)
 COMMANDS = sorted(commands("retroformer"))
 EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", re.DOTALL)
 
 
 def test_all_stages_and_commands_on_runs_are_listed() -> None:
-    assert {words[0] for words in COMMANDS} == {*OWN, *plugin_names("retroformer.commands")}
+    assert {words[0] for words in COMMANDS} == set(CONSOLE)
     assert {("collect", "rate"), ("collect", "listen"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
 
 

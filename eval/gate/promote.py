@@ -32,7 +32,7 @@ from retroformer.run.store import Store, open_store
 from retroformer.run.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
-from ..play.evaluation import Evaluation, usage_of_arms
+from ..play.evaluation import Evaluation
 from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
 from .monitor import evidence_of
 
@@ -200,7 +200,7 @@ async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple
         ConfigError: an arm holds facts of other conditions.
     """
     experiment, store, concurrency = plan.config.experiment, ledger.store, plan.config.experiment.loop.concurrency
-    budget = Budget(experiment.gate, lambda: usage_of_arms(store, is_gate_arm), "gate")
+    budget = Budget(experiment.gate, lambda: store.usage_of_arms(is_gate_arm), "gate")
     evaluation = Evaluation(plan.config, components, ledger, plan.tasks, asyncio.Semaphore(concurrency), budget)
     arms: dict[str, Arm] = {GATE_FIRST_TRIAL: NoAdviceArm()}
     for adapter in (plan.candidate, plan.baseline):

@@ -132,10 +132,26 @@ def arm_results(
     }
     complete = {stored: arm_attempts.reached_NT[-1] for stored, arm_attempts in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
+    counts, accounts = store.arm_counts(), store.accounts()
+
+    def seed_result(stored: str) -> SeedResult:
+        read = attempts[stored]
+        solved_NT, return_NT, settled_NT = read.counted(read.solved_NT), read.counted(read.return_NT), read.settled_NT
+        return SeedResult(
+            stored=stored,
+            solved_NT=solved_NT[:, common_T],
+            return_NT=return_NT[:, common_T],
+            all_solved_NT=np.where(settled_NT, solved_NT, 0.0),
+            all_return_NT=np.where(settled_NT, return_NT, 0.0),
+            invalid=counts[stored].invalid,
+            usage=accounts.get(stored, Usage()),
+            first_trial=firsts[stored],
+        )
+
     return [
         ArmResult(
             name=arm,
-            seeds=tuple(_seed_result(store, stored, firsts[stored], attempts[stored], common_T) for stored in names),
+            seeds=tuple(map(seed_result, names)),
             incomplete=len(tasks) - int(np.logical_and.reduce([complete[stored] for stored in names]).sum()),
             shares_first=all(firsts[stored] == shared for stored in names),
             last_counts=last_counts,
@@ -328,18 +344,3 @@ class _Attempts:
         made_NT = np.logical_and.accumulate(self.present_NT)
         won_NT: _Flags = np.logical_or.accumulate(made_NT & (self.solved_NT == 1))
         return won_NT & (not self.last_counts)
-
-
-def _seed_result(store: Store, stored: str, first: str, attempts: _Attempts, common_T: _Flags) -> SeedResult:
-    solved_NT, return_NT = (attempts.counted(values) for values in (attempts.solved_NT, attempts.return_NT))
-    settled_NT = attempts.settled_NT
-    return SeedResult(
-        stored=stored,
-        solved_NT=solved_NT[:, common_T],
-        return_NT=return_NT[:, common_T],
-        all_solved_NT=np.where(settled_NT, solved_NT, 0.0),
-        all_return_NT=np.where(settled_NT, return_NT, 0.0),
-        invalid=store.arm_counts()[stored].invalid,
-        usage=store.usage(stored),
-        first_trial=first,
-    )

@@ -1,7 +1,7 @@
 """An evaluation: the components, tasks and budget that all arms share, and how its tasks are played."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ from retroformer.config.parts import Parts, chosen_tasks, make_actor, make_evalu
 from retroformer.environments.registry import taskset
 from retroformer.files.text import sha256_of
 from retroformer.method.protocols import Agent, Reflector
-from retroformer.method.records import Task, Usage
+from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial, first_trial_with, is_for_training, is_gate_arm, own_first_trial
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk, play_elsewhere
@@ -250,7 +250,7 @@ async def _start(
     asks_reflector = bool(experiment.eval.reflector_models)
     async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
         slots = asyncio.Semaphore(experiment.loop.concurrency)
-        budget = Budget(experiment.eval, lambda: usage_of_arms(ledger.store, is_for_report), "eval")
+        budget = Budget(experiment.eval, lambda: ledger.store.usage_of_arms(is_for_report), "eval")
         yield Evaluation(config, components, ledger, tasks, slots, budget, name, repeat)
 
 
@@ -276,7 +276,3 @@ def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, str]:
     plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
     section = experiment.eval.model_dump(mode="json", exclude={"backend", "tokens", "dollars"})
     return {"plan_sha256": sha256_of(plan | {"eval": section, "tasks": [task.id for task in tasks]})}
-
-
-def usage_of_arms(store: Store, counts: Callable[[str], bool]) -> Usage:
-    return sum((usage for arm, usage in store.accounts().items() if counts(arm)), Usage())

@@ -163,5 +163,4 @@ def _usage(experiment: Experiment, run: str, *also: str) -> Usage:
     if not source.has_store:
         return Usage()
     with closing(open_store(source)) as store:
-        arms = [arm for arm in store.arms() if is_rated(arm) or arm in (WRITTEN, *also)]
-        return sum((store.usage(arm) for arm in arms), start=Usage())
+        return store.usage_of_arms(lambda arm: is_rated(arm) or arm in (WRITTEN, *also))

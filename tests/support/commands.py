@@ -7,6 +7,24 @@ from typing import Any
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from retroformer.__main__ import EVAL_COMMANDS
+from retroformer.config.imports import plugin_names
+
+STAGES = ("collect", "train", "serve", "eval")
+CONSOLE = (
+    *STAGES,
+    *EVAL_COMMANDS,
+    "init",
+    "play",
+    "show",
+    "view",
+    "export",
+    "import",
+    "recover",
+    *plugin_names("retroformer.commands"),
+)
+"""Commands of `retroformer`."""
+
 
 def commands(module: str) -> dict[tuple[str, ...], Any]:
     """Return the commands of a module that `python -m` runs, by their words; () if there is only one."""

@@ -1,7 +1,7 @@
 """Queries on the store: single facts, streams of facts in the order of their keys, and counts by SQL."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -198,7 +198,8 @@ class FactReader:
 
     def last_cause(self, arm: str) -> str:
         """Return the cause of an arm's latest invalid attempt, or "" if there is none."""
-        return next(reversed(self.invalid_causes(arm)), "")
+        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
+        return next(iter(self._scalars(chosen)), "")
 
     def running_counts(self) -> dict[str, int]:
         """Return the number of tasks of each arm that a process works on now, if there are some."""
@@ -211,6 +212,10 @@ class FactReader:
     def usage(self, arm: str) -> Usage:
         """Return the usage of an arm so far, including invalid attempts and calls whose fact came second."""
         return self.accounts().get(arm, Usage())
+
+    def usage_of_arms(self, counts: Callable[[str], bool]) -> Usage:
+        """Return the usage so far of the arms for whose name `counts` is true."""
+        return sum((usage for arm, usage in self.accounts().items() if counts(arm)), Usage())
 
     def accounts(self) -> dict[str, Usage]:
         """Return the usage of each arm so far."""
