@@ -18,7 +18,7 @@ from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
 from retroformer.run.schedule import Work, work_through
-from retroformer.run.store import Store, open_store
+from retroformer.run.store import Store, open_store, open_whole_store
 
 from .tasks import refuse_repeated, tasks_of_round
 
@@ -33,7 +33,7 @@ async def rate_reflections(config: Config) -> str:
     experiment = config.experiment
     check_prompts(experiment)
     rerating(experiment)  # Refuses an unknown return of train.rated_by before anything is played.
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
         arm, tasks = collect_arm(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
         with tally("collect", len(tasks)) as counts:

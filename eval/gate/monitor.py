@@ -20,7 +20,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.errors import RetroformerError
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.promotions import NO_ADVICE, Evidence, History, current_of, name_of, roll_back
-from retroformer.run.store import open_store
+from retroformer.run.store import open_whole_store
 from retroformer.run.store.rows import LiveRetry
 
 from ..measure.betting import LEVEL, Floats, log_wealth
@@ -75,7 +75,7 @@ def look(experiment: Experiment) -> str:
     current = current_of(records)
     if current is None:
         return "No adapter is served as reflector, so there is nothing to watch."
-    with closing(open_store(experiment)) as store:
+    with closing(open_whole_store(experiment)) as store:
         retries = store.live_retries(COLLECT, UNADVISED, ADVISED_SPLIT)
     seen = watch(retries, current.sha256, records[-1].at, LEVEL)
     if not seen.worse:

@@ -28,7 +28,7 @@ from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.promotions import DIGITS, NO_ADVICE, History, PromotedAdapter, Promotion, current_of, name_of
 from retroformer.run.schedule import Work, work_through
-from retroformer.run.store import Store, open_store
+from retroformer.run.store import Store, open_whole_store
 from retroformer.run.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
@@ -76,7 +76,7 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Pr
     played = [f'environment.split="{split}"', f'eval.split="{split}"', f"loop.trials={_TRIALS}"]
     config = load_config(path, (*overrides, *served, *played))
     tasks = chosen_tasks(config.experiment, None, (split,))
-    with closing(open_store(experiment)) as store:
+    with closing(open_whole_store(experiment)) as store:
         refuse_trained_tasks(store, tasks)
     for adapter in adapters:
         refuse_adapter_trained_on(experiment, str(adapter), history.folder_of(adapter), tasks)
@@ -143,7 +143,7 @@ async def decide(plan: PromotionTest) -> Decision:
             Everything played so far is stored.
     """
     experiment = plan.config.experiment
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(plan.config, asks_reflector=True) as components:
             for adapter in (plan.candidate, plan.baseline):
                 if adapter is not None and components.adapter_sha256.get(served_name(adapter)) != adapter.sha256:

@@ -21,12 +21,12 @@ from retroformer.config.parts import check_prompts, chosen_tasks, require_addres
 from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.method.records import Task, Trajectory, task_of_story
+from retroformer.method.records import Task, Trajectory
 from retroformer.run.adapters import model_folder, reward_folder, served_folder
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
-from retroformer.run.store import Store, open_store, open_whole_store
+from retroformer.run.store import Store, open_whole_store
 
 
 def preflight(experiment: Experiment) -> tuple[Task, ...]:
@@ -40,7 +40,7 @@ def preflight(experiment: Experiment) -> tuple[Task, ...]:
     # Domains of one environment may share tasks.
     for domain in experiment.each_domain:
         if training_tasks(domain, ()).are_of(experiment):
-            with closing(open_store(domain)) as store:
+            with closing(open_whole_store(domain)) as store:
                 refuse_trained_tasks(store, tasks)
     for repetition in repetitions(experiment).values():
         check_prompts(repetition)
@@ -126,7 +126,7 @@ def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
     for run in dict.fromkeys(chain.from_iterable(runs)):
         source = experiment.model_copy(update={"run": run})
         if source.has_store:
-            with closing(open_store(source)) as store:
+            with closing(open_whole_store(source)) as store:
                 refuse_trained_tasks(store, tasks)
 
 
@@ -136,8 +136,8 @@ def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
     A task that was only played counts, too: the places and the attempts of a solved task are read by hindsight.
     """
     chosen = {task.id for task in tasks}
-    trained_on = (store.tasks(arm) for arm in store.arms() if is_for_training(arm))
-    if shared := sorted(chosen.intersection(map(task_of_story, chain.from_iterable(trained_on)))):
+    trained_on = (store.tasks(arm).values() for arm in store.arms() if is_for_training(arm))
+    if shared := sorted(chosen.intersection(chain.from_iterable(trained_on))):
         raise ConfigError(
             f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
             "name another split with eval.split=NAME."
@@ -177,7 +177,7 @@ def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]
     """Return the tasks of this experiment's environment that an adapter was trained on, with those that SAC played."""
     played = metrics.measure("tasks") or ()
     return frozenset(
-        task_of_story(task)
+        task
         for training in metrics.recorded_tasks or ()
         if training.are_of(experiment)
         for task in (*training.tasks, *played)

@@ -1,13 +1,12 @@
 """Index of all stories, derived from the stores: what the table of stories sorts, filters and searches.
 
 It is a SQLite file in the cache folder, never in the run. Facts are immutable, so a story is indexed again only when
-the number of its facts has changed. Losing the file costs only the time to build it again.
+the hash of its facts has changed. Losing the file costs only the time to build it again.
 """
 
 import re
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from hashlib import sha256
@@ -58,12 +57,12 @@ SORTS = {
 }
 """Orders by the name of the column that a reader clicks."""
 
-_VERSION = 4
+_VERSION = 5
 """Changes with the tables: a file of another version is built anew."""
 _NAMES = ("story", "advice", "author", "author_word", "words")
 _TABLES = """
 CREATE TABLE story (
-    id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts INTEGER, attempts INTEGER, trials INTEGER,
+    id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts TEXT, attempts INTEGER, trials INTEGER,
     outcome TEXT, solved_at INTEGER, first REAL, last REAL, best REAL, worst REAL, flags TEXT, actions INTEGER,
     tokens INTEGER, mark TEXT DEFAULT '', advice TEXT
 );
@@ -86,6 +85,7 @@ CREATE VIRTUAL TABLE words USING fts5(task, advice, steps, content='', detail=no
 needs none, and the positions of a frequent word in long texts would take longer to read than a page may take."""
 
 
+_OWN = "WHERE run = ? AND arm = ? AND task = ?"
 _KEPT_CHARACTERS = 2000
 """Characters of a piece of advice in the index; the store has all."""
 _SHOWN_CHARACTERS = 300
@@ -138,12 +138,14 @@ class Index:
             self.update_marks()
             arms = {(source, arm): names for source in self._sources for arm, names in story_arms(source.store).items()}
             by_source = {source: source.store.arm_counts() for source in self._sources}
-            # Facts never change, so their numbers are a version.
+            # While a store is open its facts never change, so their numbers are a version of them.
             counts = {
                 (source, arm): tuple(by_source[source].get(name, ArmCounts()) for name in names)
                 for (source, arm), names in arms.items()
             }
             self._facts = repr([(source.name, arm, found) for (source, arm), found in counts.items()])
+            if not self._indexed:
+                self._forget_missing_arms(arms)
             new = [key for key, found in counts.items() if self._indexed.get(key) != found]
             changed = {key: self._stale_stories(*key, arms[key]) for key in new}
             self.done, self.total = 0, sum(map(len, changed.values()))
@@ -154,7 +156,7 @@ class Index:
                         return self.done
                     with self.connect() as connection:
                         for story in batch:
-                            _write_story(connection, story, facts[story.task.id])
+                            _write_story(connection, story, facts[story.task.key])
                     self.done += len(batch)
                 self._indexed[source, arm] = counts[source, arm]
             return self.done
@@ -178,13 +180,28 @@ class Index:
         with self.connect() as connection:
             return connection.execute(query, (run, arm, task)).fetchone() is not None
 
-    def _stale_stories(self, source: OpenRun, arm: str, names: Sequence[str]) -> dict[str, int]:
-        """Return the number of facts of each story that is not indexed as it is now."""
-        facts = sum((Counter(source.store.fact_counts(name)) for name in names), Counter[str]())
+    def _stale_stories(self, source: OpenRun, arm: str, names: Sequence[str]) -> dict[str, str]:
+        """Return the hash of the facts of each story that is not indexed as it is now."""
+        facts = dict[str, str]()
+        for name in names:
+            for task_id, version in source.store.fact_versions(name).items():
+                facts[task_id] = facts.get(task_id, "") + version
         with self.connect() as connection:
             query = "SELECT task, facts FROM story WHERE run = ? AND arm = ?"
             indexed = {row["task"]: row["facts"] for row in connection.execute(query, (source.name, arm))}
-        return {task_id: count for task_id, count in facts.items() if indexed.get(task_id) != count}
+            for task_id in indexed.keys() - facts.keys():
+                _delete_story(connection, (source.name, arm, task_id))
+        return {task_id: version for task_id, version in facts.items() if indexed.get(task_id) != version}
+
+    def _forget_missing_arms(self, arms: Iterable[tuple[OpenRun, str]]) -> None:
+        """Remove the stories of arms that are not in their store: it was replaced by another."""
+        present = {(source.name, arm) for source, arm in arms}
+        with self.connect() as connection:
+            rows = connection.execute("SELECT DISTINCT run, arm FROM story").fetchall()
+            for run, arm in {(row["run"], row["arm"]) for row in rows} - present:
+                query = "SELECT task FROM story WHERE run = ? AND arm = ?"
+                for row in connection.execute(query, (run, arm)).fetchall():
+                    _delete_story(connection, (run, arm, row["task"]))
 
 
 def _create(connection: sqlite3.Connection) -> None:
@@ -208,28 +225,32 @@ def _path_of(sources: Iterable[OpenRun]) -> Path:
     return cache_folder() / "view" / f"{sha256(named.encode()).hexdigest()[:16]}.db"
 
 
-def _write_story(connection: sqlite3.Connection, story: Story, facts: int) -> None:
-    """Replace a story, with this number of facts, and its advice."""
-    own = "WHERE run = ? AND arm = ? AND task = ?"
-    key = (story.experiment, story.arm, story.task.id)
-    mark = next((row["mark"] for row in connection.execute(f"SELECT mark FROM story {own}", key)), "")
-    connection.execute(f"DELETE FROM story {own}", key)
+def _write_story(connection: sqlite3.Connection, story: Story, facts: str) -> None:
+    """Replace a story, with this hash of its facts, and its advice."""
+    key = (story.experiment, story.arm, story.task.key)
+    mark = next((row["mark"] for row in connection.execute(f"SELECT mark FROM story {_OWN}", key)), "")
+    _delete_story(connection, key)
     # Retries repeat much of what they read, so each text is kept once.
     steps = dict.fromkeys(text for turn in story.turns for attempt in turn.attempts for text in _texts(attempt))
-    texts = (story.task.id, "\n".join(turn.advice for turn in story.turns), "\n".join(steps))
+    texts = (story.task.key, "\n".join(turn.advice for turn in story.turns), "\n".join(steps))
     # The full-text entry of the earlier version stays under an id that no story has.
     identity = connection.execute("INSERT INTO words (task, advice, steps) VALUES (?, ?, ?)", texts).lastrowid
     run, arm, task = key
     columns = {"id": identity, "run": run, "arm": arm, "task": task, "facts": facts, "mark": mark, **_row(story)}
     places = ", ".join(f":{name}" for name in columns)
     connection.execute(f"INSERT INTO story ({', '.join(columns)}) VALUES ({places})", columns)
-    for row in connection.execute(f"SELECT author, text FROM advice {own}", key).fetchall():
-        less = [(row["author"], word) for word in set(_words(row["text"]))]
-        connection.executemany("UPDATE author_word SET pieces = pieces - 1 WHERE author = ? AND word = ?", less)
-    connection.execute(f"DELETE FROM advice {own}", key)
     for turn in story.turns:
         if turn.reflection is not None:
             _write_advice(connection, key, turn, turn.reflection.author.model)
+
+
+def _delete_story(connection: sqlite3.Connection, key: tuple[str, str, str]) -> None:
+    """Remove a story and its advice, if there is one."""
+    connection.execute(f"DELETE FROM story {_OWN}", key)
+    for row in connection.execute(f"SELECT author, text FROM advice {_OWN}", key).fetchall():
+        less = [(row["author"], word) for word in set(_words(row["text"]))]
+        connection.executemany("UPDATE author_word SET pieces = pieces - 1 WHERE author = ? AND word = ?", less)
+    connection.execute(f"DELETE FROM advice {_OWN}", key)
 
 
 def _write_advice(connection: sqlite3.Connection, key: tuple[str, str, str], turn: Turn, model: str) -> None:

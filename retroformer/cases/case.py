@@ -14,6 +14,7 @@ case holds facts as a run stores them, and an import restores exactly these.
 import json
 import math
 import re
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Self
 
@@ -22,6 +23,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
 from retroformer.method.records import (
+    LAST_TRIAL,
     OMIT_EMPTY,
     OMIT_NONE,
     THINKING,
@@ -39,6 +41,7 @@ from retroformer.method.records import (
     Usage,
 )
 from retroformer.run.store.marks import Mark
+from retroformer.run.store.rows import stored_time
 
 _ROUNDING = 1e-6
 """Largest error of a rating or score that another program wrote."""
@@ -56,6 +59,12 @@ def _not_empty(name: str) -> str:
     if not name:
         raise ValueError("it is empty: give every task a name")
     return name
+
+
+def _is_time(text: str | None) -> str | None:
+    if text is not None and stored_time(datetime.fromisoformat(text)) != text:
+        raise ValueError(f"{text!r} is not written as {stored_time(datetime.now(UTC))}")
+    return text
 
 
 def _is_json(value: JsonValue) -> JsonValue:
@@ -94,6 +103,8 @@ class CaseAttempt(Record):
     judged: Annotated[bool | None, OMIT_NONE] = None
     opening: Annotated[str | None, OMIT_NONE] = None
     """First observation, if it is not the input of the task."""
+    stored_at: Annotated[str | None, AfterValidator(_is_time), OMIT_NONE] = None
+    """Time when a run stored it, in UTC with microseconds: live outcomes are compared in this order."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -141,6 +152,10 @@ class Origin(Record):
     def arm(self) -> str:
         return (self.retry or self.attempt).arm
 
+    def story_of(self, task_id: str) -> str:
+        """Return the mark of the story by which the keys differ from the id of their task; empty if they are equal."""
+        return self.attempt.task_id.removeprefix(task_id).removeprefix("@")
+
     @model_validator(mode="after")
     def _retry_is_the_next_trial(self) -> Self:
         before, after = self.attempt, self.retry
@@ -156,7 +171,7 @@ class Case(Record):
     """
 
     task: CaseTask
-    trial: Annotated[int, Field(ge=0, lt=2**31 - 1)] = 0
+    trial: Annotated[int, Field(ge=0, lt=LAST_TRIAL)] = 0
     """Number of the attempt among those at its task, from 0; the retry is the next one."""
     candidate: CaseNumber = 0
     """Number of the advice among those on this attempt."""

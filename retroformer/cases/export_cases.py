@@ -21,7 +21,7 @@ from retroformer.cases.files import FORMATS, write_cases
 from retroformer.coach.stories.reading import shared_trial
 from retroformer.config.experiment import Experiment
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.method.records import Key, Reflection, Trajectory, task_of_story
+from retroformer.method.records import Key, Reflection, Trajectory
 from retroformer.run.arm_names import UNADVISED, is_rated
 from retroformer.run.store import Store, StoredReflection, open_whole_store
 from retroformer.run.store.marks import Mark
@@ -86,8 +86,10 @@ def _exact_cases(store: Store, arm: str, arms: Sequence[str]) -> Iterator[Case]:
         return None
 
     for attempts, reflections in _tasks(store, arm):
+        times = dict[Key, str]()
         for link in _links(attempts, reflections, elsewhere):
             (key, first), _, after = link
+            times = times or store.stored_times(arm, key.task_id)
             origin = Origin(
                 environment=first.task.environment,
                 attempt=key,
@@ -95,7 +97,10 @@ def _exact_cases(store: Store, arm: str, arms: Sequence[str]) -> Iterator[Case]:
                 conditions=conditions,
                 marks=tuple(marks[key.task_id]),
             )
-            yield _case(link, partial(_exact_attempt, first.opening), origin)
+            case = _case(link, partial(_exact_attempt, first.opening), origin)
+            attempt = case.attempt.model_copy(update={"stored_at": times.get(key)})
+            retry = case.retry and case.retry.model_copy(update={"stored_at": times.get(after[0]) if after else None})
+            yield case.model_copy(update={"attempt": attempt, "retry": retry})
 
 
 def _tasks(store: Store, arm: str) -> Iterator[tuple[dict[Key, Trajectory], list[StoredReflection]]]:
@@ -169,7 +174,7 @@ def _case(link: Link, form: Callable[[Trajectory], CaseAttempt], origin: Origin 
         stored = advice if origin is not None else None
         advised = CaseAdvice(text=advice.text, model=advice.author.model, is_cut=advice.is_cut, reflection=stored)
     case = Case(
-        task=CaseTask(id=task_of_story(first.task.id), input=first.opening, split=first.task.split),
+        task=CaseTask(id=first.task.id, input=first.opening, split=first.task.split),
         trial=before.trial,
         candidate=numbers.candidate % (MOST_NUMBER + 1),
         repeat=numbers.repeat % (MOST_NUMBER + 1),

@@ -33,7 +33,7 @@ from retroformer.config.parts import reads_pack, reflection_renderer
 from retroformer.endpoint.answers import strip_thinking
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.text import sha256_of, storable
-from retroformer.method.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
+from retroformer.method.records import Author, Key, Memory, Reflection, Task, Trajectory
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.store import NewReflection, NewTrajectory, open_store
 from retroformer.run.store.marks import Mark
@@ -167,18 +167,19 @@ class _Facts:
     def of(self, case: Case) -> Iterator[NewTrajectory | NewReflection]:
         """Yield the facts of a case. An attempt in another arm than its retry is a fact of another case."""
         origin, opening = case.origin, storable(text_of(case.task.input))
-        name = task_of_story(case.task.id) if origin is None else origin.attempt.task_id
-        task = Task(id=name, environment=self._environment, split=storable(case.task.split))
+        task = Task(id=case.task.id, environment=self._environment, split=storable(case.task.split))
+        if origin is not None:
+            task = task.model_copy(update={"story": origin.story_of(task.id)})
         attempt = _trajectory(case.attempt, task, opening)
         retry = _trajectory(case.retry, task, opening) if case.retry is not None else None
         if origin is not None:
             before, after = origin.attempt, origin.retry or origin.attempt
         else:
             before, after = _keys(case, attempt, retry)
-            task = task.model_copy(update={"id": before.task_id})
+            task = task.model_copy(update={"story": before.task_id.rpartition("@")[2]})
             attempt = attempt.model_copy(update={"task": task})
         if before.arm == after.arm:
-            yield NewTrajectory(before, attempt)
+            yield NewTrajectory(before, attempt, case.attempt.stored_at)
         if case.advice is not None:
             advice = case.advice.reflection or Reflection(
                 text=strip_thinking(case.advice.text),
@@ -188,7 +189,9 @@ class _Facts:
             )
             yield NewReflection(after.model_copy(update={"repeat": 0}), before.candidate, advice)
         if retry is not None:
-            yield NewTrajectory(after, retry.model_copy(update={"task": task}))
+            yield NewTrajectory(
+                after, retry.model_copy(update={"task": task}), case.retry.stored_at if case.retry else None
+            )
 
 
 def _keys(case: Case, attempt: Trajectory, retry: Trajectory | None) -> tuple[Key, Key]:
@@ -227,7 +230,8 @@ def _check(
         _check_origin(case, case.origin, experiment, where)
         marks |= dict.fromkeys(case.origin.marks)
         for fact in facts.of(case):
-            content = hash(fact[-1].model_dump_json())
+            record = fact.trajectory if isinstance(fact, NewTrajectory) else fact.reflection
+            content = hash(record.model_dump_json())
             if seen.setdefault((type(fact).__name__, fact.key), content) != content:
                 raise ConfigError(f"{where}: another case has other facts under its keys; keep one of the two.")
     for arm, conditions in bound.items():
@@ -242,6 +246,8 @@ def _check_origin(case: Case, origin: Origin, experiment: Experiment, where: str
             f"{where}, origin.environment: a fact about {origin.environment} cannot be imported into a run on "
             f"{environment.name}; name its own config."
         )
+    if origin.attempt.task_id not in (case.task.id, f"{case.task.id}@{origin.story_of(case.task.id)}"):
+        raise ConfigError(f"{where}, origin.attempt.task_id: it does not begin with task.id; export the run again.")
     if origin.conditions is not None and not is_record_of_conditions(origin.conditions):
         raise ConfigError(f"{where}, origin.conditions: they are damaged; export the run again.")
     low, high = environment.returns

@@ -2,6 +2,9 @@
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 from retroformer.agents.reflector import ModelReflector
@@ -16,6 +19,9 @@ from retroformer.method.prompts import load_pack, reflection_prompt
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
+
+_IN_CALL: "ContextVar[Connection | None]" = ContextVar("_IN_CALL", default=None)
+"""Connection of the call that this code is part of, such as an agent's attempt."""
 
 
 class Settings(Section):
@@ -54,6 +60,7 @@ class Connection:
         if key := os.environ.get(settings.endpoint.api_key_env):
             keep_secret(key)
         self._calls, self._idle = 0, threading.Condition()
+        self._process, self._closing = os.getpid(), False
         pack = load_pack(settings.prompts, "agent")
         self.store = Store(settings.store, settings.run)
         try:
@@ -70,20 +77,42 @@ class Connection:
         reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
         self.recorder = ChainRecorder(self.ledger, reflector, settings.memory)
 
-    def enter(self) -> None:
-        """Begin a call, which `close` waits for."""
+    @property
+    def is_inherited(self) -> bool:
+        """True in a process that an agent has forked: only the connection's own process has its threads."""
+        return os.getpid() != self._process
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Make a call, which `close` waits for."""
         with self._idle:
             self._calls += 1
+        before = _IN_CALL.set(self)
+        try:
+            yield
+        finally:
+            _IN_CALL.reset(before)
+            if not self.is_inherited:
+                self._leave()
 
-    def leave(self) -> None:
+    def close(self) -> None:
+        """Close everything after the calls in progress. Inside a call this does not wait: the last call closes it."""
+        with self._idle:
+            if _IN_CALL.get() is self:
+                self._closing = True
+                return
+            self._idle.wait_for(lambda: self._calls == 0)
+        self._close()
+
+    def _leave(self) -> None:
         with self._idle:
             self._calls -= 1
             self._idle.notify_all()
+            is_last = self._closing and self._calls == 0
+        if is_last:
+            self._close()
 
-    def close(self) -> None:
-        """Wait for the calls in progress, then close everything."""
-        with self._idle:
-            self._idle.wait_for(lambda: self._calls == 0)
+    def _close(self) -> None:
         self.background.start(self._model.close()).result()
         self.background.close()
         self.ledger.close()

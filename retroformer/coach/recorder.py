@@ -46,12 +46,12 @@ class OpenTask:
         Give `advised` if it was drawn at random; without it, the story is advised and is compared with no other.
         """
         split = ADVISED_SPLIT if advised else _SPLIT
-        record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=split)
+        record = Task(id=_name(task), environment=_ENVIRONMENT, split=split, story=uuid.uuid4().hex[:12])
         return cls(record, storable(text_of(task)), advised is not False)
 
     @property
     def key(self) -> Key:
-        return Key(arm=COLLECT if self.advised else UNADVISED, task_id=self.task.id, trial=self.trial)
+        return Key(arm=COLLECT if self.advised else UNADVISED, task_id=self.task.key, trial=self.trial)
 
     @property
     def advice(self) -> str:
@@ -94,7 +94,7 @@ class ChainRecorder:
             return ""
         try:
             memory = story.memory.model_copy(update={"earlier": await self._ledger.ask(self._ancestors, before)})
-            digest = hashlib.sha256(f"{story.task.id}|{story.trial}".encode()).digest()
+            digest = hashlib.sha256(f"{story.task.key}|{story.trial}".encode()).digest()
             written = await self._reflect(failure, memory, seed=int.from_bytes(digest[:4]))
         except InfrastructureFailure as error:
             await self.keep_invalid(story, error)

@@ -187,7 +187,7 @@ class Reflector(AbstractContextManager["Reflector"]):
 
             async def work() -> Advice:
                 failure = await connection.recorder.keep(story, result)
-                return Advice(await connection.recorder.next_advice(story, failure), story.task.id)
+                return Advice(await connection.recorder.next_advice(story, failure), story.task.key)
 
             return connection.background.start(work()).result()
 
@@ -258,8 +258,12 @@ class Reflector(AbstractContextManager["Reflector"]):
                             returned = call.attempt(session.advice)
                             returned = await returned if asynchronous else returned
                         except (Exception, SystemExit) as error:
+                            if connection.is_inherited:
+                                raise
                             work = session.end_by_crash(error)
                         else:
+                            if connection.is_inherited:
+                                return returned
                             refuse_unfinished(returned)
                             work = session.add_attempt(returned, session.result_of(returned, read_steps()))
                     storing = connection.background.start(work)
@@ -281,12 +285,11 @@ class Reflector(AbstractContextManager["Reflector"]):
         with self._lock:
             if self._connection is None:
                 self._connection = Connection(self._settings)
+            stack = ExitStack()
+            stack.enter_context(self._connection.call())
             connection = self._connection
-            connection.enter()
-        try:
+        with stack:
             yield connection
-        finally:
-            connection.leave()
 
 
 def _forget_connection_in_children(reflector: Reflector) -> None:

@@ -47,19 +47,19 @@ class Session:
             raise self._error
         return self._best[1]
 
-    def result_of(self, returned: Any, observed: Mapping[str, Any] | None) -> AttemptResult | Exception:
+    def result_of(self, returned: Any, observed: Mapping[str, Any] | None) -> AttemptResult | BaseException:
         """Return the steps and the score of an attempt, or the error that rating it raised.
 
         Observed steps count in place of those in what the agent returned.
         """
         try:
             return self._read(returned, observed)
-        except Exception as error:  # Foreign code: the score, and the attempt's own objects.
+        except (Exception, SystemExit) as error:  # Foreign code: the score, and the attempt's own objects.
             return error
 
-    async def add_attempt(self, returned: Any, result: AttemptResult | Exception) -> None:
+    async def add_attempt(self, returned: Any, result: AttemptResult | BaseException) -> None:
         """Store an attempt, and have the advice for the next one written if one is due."""
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             self._remember(_UNRATED_RANK, returned)
             await self._end_invalid(result, "could not be rated")
             return
@@ -103,12 +103,12 @@ class Session:
     async def _end_invalid(self, error: BaseException, what: str) -> None:
         self.open = False
         if self._best is not None:
-            _LOGGER.warning("An attempt at %s %s; the best one counts.", self._story.task.id, what, exc_info=error)
+            _LOGGER.warning("An attempt at %s %s; the best one counts.", self._story.task.key, what, exc_info=error)
         try:
             await self._recorder.keep_invalid(self._story, error)
         except RetroformerError as failure:
             self._give_up(failure)
 
     def _give_up(self, error: RetroformerError) -> None:
-        _LOGGER.warning("The task %s is not retried: %s", self._story.task.id, error)
+        _LOGGER.warning("The task %s is not retried: %s", self._story.task.key, error)
         self.open = False

@@ -1,9 +1,9 @@
 """Facts that stages exchange. All are frozen: a change makes a new fact, and derived values are properties."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -18,19 +18,28 @@ OMIT_NONE = Field(exclude_if=lambda value: value is None)
 """Mark of an optional field that JSON shows only if it has a value."""
 OMIT_EMPTY = Field(exclude_if=lambda value: not value)
 """Mark of a field that JSON shows only if it is not empty, zero or false."""
-_MOST_TOKENS = 2**53
-"""Largest number of tokens: more than anyone pays for, and less than a database column holds."""
+_MOST_TOKENS = 10**10
+"""Largest number of tokens of a fact: more than anyone pays for, and sums of it fit into a database column."""
+_MOST_DOLLARS = 1e12
+LAST_TRIAL = 9999
+"""Largest number of a trial: readers go through all trials up to the last one."""
 _HIGHEST_NUMBER = 2**31 - 1
-"""Largest number of a trial, candidate or repeat that a database column holds."""
+"""Largest number of a candidate or repeat that a database column holds."""
+LONGEST_NAME = 500
+"""Largest number of bytes of a name: a database's index holds only short keys."""
+_STORY_BYTES = 13
+"""Bytes that the mark of a story adds to the id of its task in a key."""
 
 
-def _storable(name: str) -> str:
+def _check_name(most: int, name: str) -> str:
     if not is_storable(name):
         raise ValueError("it holds NUL or half a character, which no database stores")
+    if (size := len(name.encode())) > most:
+        raise ValueError(f"it has {size} bytes: a name has at most {most}")
     return name
 
 
-Name = Annotated[str, AfterValidator(_storable)]
+Name = Annotated[str, AfterValidator(partial(_check_name, LONGEST_NAME))]
 KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 
@@ -47,6 +56,13 @@ class Task(Record):
     id: str
     environment: str
     split: str
+    story: Annotated[str, OMIT_EMPTY] = ""
+    """Mark of one of the times that an agent does the task where it runs; empty if the task is done once."""
+
+    @property
+    def key(self) -> str:
+        """Name of the task in the keys of its facts; each story has one of its own, such as `refund-1@0123456789ab`."""
+        return f"{self.id}@{self.story}" if self.story else self.id
 
 
 class Step(Record):
@@ -64,27 +80,18 @@ class Usage(Record):
     calls: Tokens = 0
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
-    dollars: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
+    dollars: Annotated[float, Field(ge=0, le=_MOST_DOLLARS, allow_inf_nan=False)] = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            dollars=self.dollars + other.dollars,
-        )
+        """Return the sum, which may exceed the bounds of a fact."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields}
+        return Usage.model_construct(None, **sums)
 
-
-_STORY = re.compile(r"@[0-9a-f]{12}$")
-
-
-def task_of_story(task_id: str) -> str:
-    """Return the id of the task without the mark of a story.
-
-    An agent that is improved where it runs does a task any number of times, each under an id of its own, such
-    as `refund-1@0123456789ab`.
-    """
-    return _STORY.sub("", task_id)
+    @property
+    def of_fact(self) -> "Usage":
+        """The usage within the bounds of a fact."""
+        tokens = {name: min(getattr(self, name), _MOST_TOKENS) for name in Usage.model_fields}
+        return Usage(**tokens | {"dollars": min(self.dollars, _MOST_DOLLARS)})
 
 
 class Tool(Record):
@@ -321,8 +328,9 @@ class Key(Record):
     """Natural key of a fact within an experiment."""
 
     arm: Name
-    task_id: Name
-    trial: KeyNumber = 0
+    task_id: Annotated[str, AfterValidator(partial(_check_name, LONGEST_NAME + _STORY_BYTES))]
+    """`Task.key` of the task."""
+    trial: Annotated[int, Field(ge=0, le=LAST_TRIAL)] = 0
     candidate: KeyNumber = 0
     repeat: KeyNumber = 0
 

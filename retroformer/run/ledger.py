@@ -5,13 +5,14 @@ later read and write fails immediately, before another call is paid for.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from retroformer.errors import ConfigError, RetroformerError, StoreError
+from retroformer.errors import ConfigError, InfrastructureFailure, RetroformerError, StoreError
 from retroformer.method.records import Reflection, Trajectory
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
+from retroformer.run.store.database import UnstorableFact
 from retroformer.run.store.rows import NewFact
 
 _FACTS_AT_ONCE = 200
@@ -19,6 +20,8 @@ _FACTS_AT_ONCE = 200
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+_Waiting: TypeAlias = tuple[NewFact, asyncio.Future[Any]]
+"""A fact, and its caller's wait for the one that is stored."""
 
 
 class Ledger:
@@ -27,7 +30,7 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._waiting: list[tuple[NewFact, asyncio.Future[Any]]] = []
+        self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._failure: RetroformerError | None = None
 
@@ -43,13 +46,28 @@ class Ledger:
         return await self._in_thread(lambda: question(*arguments, **named))
 
     async def keep_trajectory(self, fact: NewTrajectory) -> Trajectory:
-        """Store an attempt and return the one stored under its key. Raises StoreError, ConfigError."""
-        kept: Trajectory = await self._keep(fact)
+        """Store an attempt and return the one stored under its key; one that cannot be stored is invalid.
+
+        Raises StoreError, ConfigError.
+        """
+        try:
+            kept: Trajectory = await self._keep(fact)
+        except UnstorableFact as error:
+            usage = fact.trajectory.usage
+            await self.keep_invalid(NewInvalid(fact.key, str(error), usage))
+            return Trajectory.invalid(fact.trajectory.task, str(error)).model_copy(update={"usage": usage})
         return kept
 
     async def keep_reflection(self, fact: NewReflection) -> Reflection:
-        """Store advice and return the one stored under its key. Raises StoreError, ConfigError."""
-        kept: Reflection = await self._keep(fact)
+        """Store advice and return the one stored under its key.
+
+        Raises StoreError, ConfigError, and InfrastructureFailure if it cannot be stored, which is counted.
+        """
+        try:
+            kept: Reflection = await self._keep(fact)
+        except UnstorableFact as error:
+            await self.keep_invalid(NewInvalid(fact.key, str(error), fact.reflection.usage))
+            raise InfrastructureFailure(str(error)) from error
         return kept
 
     async def keep_invalid(self, fact: NewInvalid) -> None:
@@ -77,18 +95,30 @@ class Ledger:
     async def _write(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:_FACTS_AT_ONCE], self._waiting[_FACTS_AT_ONCE:]
-            facts = [fact for fact, _ in batch]
             try:
-                kept = await self._in_thread(lambda facts=facts: self.store.add(facts))  # type: ignore[misc]
+                try:
+                    await self._store(batch)
+                except UnstorableFact:
+                    for entry in batch:
+                        await self._store_alone(entry)
             except Exception as error:
-                for _, stored in batch + self._waiting:
-                    if not stored.done():
-                        stored.set_exception(error)
+                _fail(batch + self._waiting, error)
                 self._waiting = []
                 return
-            for (_, stored), record in zip(batch, kept, strict=True):
-                if not stored.done():
-                    stored.set_result(record)
+
+    async def _store(self, batch: Sequence[_Waiting]) -> None:
+        """Store facts in one transaction, and tell their callers."""
+        kept = await self._in_thread(lambda: self.store.add([fact for fact, _ in batch]))
+        for (_, stored), record in zip(batch, kept, strict=True):
+            if not stored.done():
+                stored.set_result(record)
+
+    async def _store_alone(self, entry: _Waiting) -> None:
+        """Store a fact of a transaction in which one could not be stored; only that one fails."""
+        try:
+            await self._store([entry])
+        except UnstorableFact as error:
+            _fail([entry], error)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         def unless_failed() -> Result:
@@ -96,9 +126,17 @@ class Ledger:
             self.check()
             try:
                 return work()
+            except UnstorableFact:
+                raise
             except (StoreError, ConfigError) as error:
                 self._failure = error
                 raise
 
         self.check()
         return await asyncio.get_running_loop().run_in_executor(self._thread, unless_failed)
+
+
+def _fail(entries: Iterable[_Waiting], error: Exception) -> None:
+    for _, stored in entries:
+        if not stored.done():
+            stored.set_exception(error)

@@ -2,22 +2,25 @@
 
 import asyncio
 import re
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from collect.rate import rate_reflections
 from retroformer.config.file import Config
-from retroformer.errors import BudgetExhausted, ConfigError, InfrastructureFailure, MissingInput
+from retroformer.errors import BudgetExhausted, ConfigError, InfrastructureFailure, MissingInput, StoreError
 from retroformer.method.pairs import preferences
 from retroformer.method.rating import ratings
 from retroformer.method.records import Outcome
 from retroformer.run.store import open_store
 from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
+from train.rl.live import live_returns
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +51,12 @@ def test_failures_are_retried_without_advice_and_advice_more_than_once(tmp_path:
         made, asked = facts(config), len(server.requests)
         collect(config)
         assert len(server.requests) == asked, "nothing is missing"
+        with closing(sqlite3.connect("runs/toy/experience.db")) as connection, connection:
+            connection.execute("UPDATE trajectories SET episode_return = 1.0 WHERE trial = 1")
+        with pytest.raises(StoreError, match="is damaged"):
+            collect(config)
+        with pytest.raises(StoreError, match="is damaged"), live_returns(config, []):
+            pass
     blank = [stored.key for stored in made.reflections if not stored.reflection.text]
     assert blank
     assert {key.candidate for key in blank} == {2}

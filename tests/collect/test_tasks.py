@@ -10,6 +10,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key
 from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 from tests.support.runs import open_config, write_config
 
 NOBODY = "http://127.0.0.1:1/v1"
@@ -48,7 +49,7 @@ def test_a_later_round_does_not_collect_what_an_earlier_one_has(
     with closing(open_store(second)) as store:
         tasks = tasks_of_round(second)
         refuse_repeated(second, store, tasks)
-        store.add_trajectory(Key(arm="collect", task_id=tasks[1].id), attempt_at(tasks[1]))
+        add_trajectory(store, Key(arm="collect", task_id=tasks[1].id), attempt_at(tasks[1]))
         with pytest.raises(
             ConfigError, match=r"1 of 4 tasks of round 2 were collected in round 1, .*set collect.tasks"
         ):

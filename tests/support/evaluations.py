@@ -19,6 +19,7 @@ from retroformer.method.records import Key, Outcome, Usage
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import PRICE, advice, attempt_at, task
+from tests.support.facts import add_invalid, add_trajectory
 
 CONFIG = """
 run: riddles
@@ -72,12 +73,12 @@ def write_evaluation(
             store.declare(arm, {})
         for number, riddle in enumerate(TASKS):
             first = Outcome.SUCCESS if number < 2 else Outcome.FAILURE
-            store.add_trajectory(
-                Key(arm=FIRST_TRIAL, task_id=riddle.id), attempt_at(riddle, (float(number < 2),), first)
+            add_trajectory(
+                store, Key(arm=FIRST_TRIAL, task_id=riddle.id), attempt_at(riddle, (float(number < 2),), first)
             )
             for stored, solved in wins.items() if number >= 2 else ():
                 _retry(store, Key(arm=stored, task_id=riddle.id, trial=1), number < 2 + solved, advised)
-        store.add_invalid(Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
+        add_invalid(store, Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
         arms = experiment.eval.stored_names
         outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
         path = write_report(ReportInput(experiment, TASKS, outcomes, verified, store, "cd" * 32))
@@ -113,7 +114,7 @@ def _retry(store: Store, key: Key, won: bool, advised: str) -> None:
         store.add_reflection(key, 0, advice(advised if "trained" in key.arm else "Lyon!"))
     outcome = Outcome.SUCCESS if won else Outcome.FAILURE
     riddle = next(riddle for riddle in TASKS if riddle.id == key.task_id)
-    store.add_trajectory(key, attempt_at(riddle, (float(won),), outcome))
+    add_trajectory(store, key, attempt_at(riddle, (float(won),), outcome))
 
 
 def evaluated(results: Sequence[ArmResult], **config: Any) -> ReportInput:

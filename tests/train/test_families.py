@@ -17,6 +17,7 @@ from retroformer.run.store import open_store
 from serve.engine.model import Model
 from tests.serve.running import http_request, ready_line, start
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 from tests.train.families import FAMILIES, save_tiny_of
 from tests.train.world import AUTHOR, BAD, GOOD
 from train.__main__ import main
@@ -63,12 +64,12 @@ def collect(experiment: Experiment, tasks: int = 6) -> None:
     store = open_store(experiment)
     for number in range(tasks):
         task = Task(id=f"task-{number}", environment="riddles", split="train")
-        store.add_trajectory(Key(arm="collect", task_id=task.id), attempt_at(task))
+        add_trajectory(store, Key(arm="collect", task_id=task.id), attempt_at(task))
         asked = (QUESTION[0], Message(role="user", content=f"Task {number} failed. Advice:"))
         for candidate, text in enumerate((GOOD, BAD)):
             key = Key(arm="collect", task_id=task.id, trial=1, candidate=candidate)
             store.add_reflection(key, 0, Reflection(text=text, prompt=asked, author=AUTHOR))
-            store.add_trajectory(key, attempt_at(task, (float(text == GOOD),)))
+            add_trajectory(store, key, attempt_at(task, (float(text == GOOD),)))
     store.close()
 
 

@@ -13,6 +13,7 @@ from retroformer.config.file import load
 from retroformer.method.records import Author, Key, Message, Reflection, Task
 from retroformer.run.store import Store, open_store
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 
 TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
@@ -109,12 +110,12 @@ def collect(
 
 def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float]) -> None:
     subject = Task(id=name, environment="riddles", split="train")
-    store.add_trajectory(Key(arm=arm, task_id=name), attempt_at(subject))
+    add_trajectory(store, Key(arm=arm, task_id=name), attempt_at(subject))
     for candidate, text in enumerate((GOOD, BAD)):
         advice = Reflection(text=text, prompt=prompt(name), author=AUTHOR)
         rated = Key(arm=arm, task_id=name, trial=1, candidate=candidate)
         store.add_reflection(rated, 0, advice)
-        store.add_trajectory(rated, attempt_at(subject, (rate(text),)))
+        add_trajectory(store, rated, attempt_at(subject, (rate(text),)))
         store.add_reflection(Key(arm="written", task_id=name, trial=1, candidate=candidate), 0, advice)
 
 

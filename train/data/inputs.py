@@ -188,7 +188,7 @@ def failures(experiment: Experiment) -> list[Failure]:
 def written_tasks(experiment: Experiment) -> list[TrainingTasks]:
     """Read all tasks played for advice written by rule, by domain. Raises MissingInput if there is no store."""
     with _open(experiment, "collect warm") as sources:
-        return [training_tasks(domain, store.tasks(WRITTEN)) for store, domain in sources]
+        return [training_tasks(domain, store.tasks(WRITTEN).values()) for store, domain in sources]
 
 
 def rated_tasks(experiment: Experiment) -> list[TrainingTasks]:
@@ -198,7 +198,7 @@ def rated_tasks(experiment: Experiment) -> list[TrainingTasks]:
     """
     with _open(experiment, "collect") as sources:
         return [
-            training_tasks(domain, chain.from_iterable(map(store.tasks, _arms(store, domain))))
+            training_tasks(domain, chain.from_iterable(store.tasks(arm).values() for arm in _arms(store, domain)))
             for store, domain in sources
         ]
 

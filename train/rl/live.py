@@ -30,7 +30,7 @@ from retroformer.run.arm_names import LIVE
 from retroformer.run.attempts import Experience
 from retroformer.run.given_advice import conditions_of_retries, start_retry_player
 from retroformer.run.provenance import Provenance
-from retroformer.run.store import Store, open_store
+from retroformer.run.store import Store, open_whole_store
 from retroformer.run.store.rows import serialise
 
 from ..base import load_tokenizer
@@ -54,7 +54,7 @@ def live_returns(config: Config, failures: Sequence[Failure]) -> Iterator["LiveR
     check_prompts(experiment)
     played_under = partial(conditions_of_play, experiment)
     with (
-        closing(open_store(experiment)) as store,
+        closing(open_whole_store(experiment)) as store,
         # Reflections come from the policy.
         start_retry_player(config, store, LIVE, played_under, asks_reflector=False) as play,
     ):
@@ -152,13 +152,13 @@ class LiveReturns:
         """Return the key of each rollout of a text on a failure; store the text first if it is new."""
         repeats = self._experiment.collect.repeats
         first = update * repeats if self._actor_samples else 0
-        task_id = failure.attempt.task.id
+        task_id = failure.attempt.task.key
         key = Key(arm=LIVE, task_id=task_id, trial=failure.trial, candidate=self._number(failure, text))
         return [key.model_copy(update={"repeat": first + repeat}) for repeat in range(repeats)]
 
     def _number(self, failure: Failure, text: str) -> int:
         """Return the candidate number of a text on a failure; store the text under the next number if it is new."""
-        task_id, trial = failure.attempt.task.id, failure.trial
+        task_id, trial = failure.attempt.task.key, failure.trial
         sampling = Sampling(temperature=1.0, max_new_tokens=self._experiment.reflector.max_new_tokens)
         reflection = Reflection(text=text, prompt=failure.prompt, author=AUTHOR, sampling=sampling)
         reflection, _ = serialise(reflection)  # As the store keeps it, to be compared with what is stored.

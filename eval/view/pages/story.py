@@ -29,7 +29,7 @@ def story(site: Site, parameters: Mapping[str, str]) -> Page:
     # Parameters that begin with `list_` are the filter of the table from which the reader came.
     given = {name.removeprefix("list_"): value for name, value in parameters.items() if name.startswith("list_")}
     chosen = StoryFilter.of(given)
-    near = neighbours(site.index, chosen, (shown.experiment, shown.arm, shown.task.id))
+    near = neighbours(site.index, chosen, (shown.experiment, shown.arm, shown.task.key))
     listed = {f"list_{name}": value for name, value in chosen.query().items()}
     return _page(site, shown, shown.path_to(turn) if turn is not None else shown.chain, near, listed=listed)
 
@@ -70,10 +70,10 @@ def _page(
         "list": listed,
         "aligned_steps": _ALIGNED_STEPS,
         "flag_meanings": FLAGS,
-        "mark": site.source(shown.experiment).store.marks.current().get((shown.arm, shown.task.id)),
+        "mark": site.source(shown.experiment).store.marks.current().get((shown.arm, shown.task.key)),
         "verdicts": VERDICTS,
     }
-    return Page("story.html", shown.task.id, content)
+    return Page("story.html", shown.task.key, content)
 
 
 def _story(site: Site, parameters: Mapping[str, str]) -> Story:

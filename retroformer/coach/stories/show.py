@@ -91,7 +91,7 @@ def _lists(chosen: Sequence[tuple[OpenRun, str]], *, as_json: bool) -> Iterator[
 def _story_text(story: Story) -> Iterator[str]:
     """Yield the lines of a story: every turn, trial by trial, each with its advice, its steps and its rating."""
     task = story.task
-    yield visible(f"{task.id} ({task.environment}, {task.split}), arm {story.arm}")
+    yield visible(f"{task.key} ({task.environment}, {task.split}), arm {story.arm}")
     accepted = {turn.place for turn in story.chain}
     for turn in story.turns:
         yield ""

@@ -94,7 +94,7 @@ class AgentEnvironment:
             result = read_result(returned, self._task, self._score)
         except ValueError as error:
             raise EnvironmentFailure(f"The agent's attempt cannot be read: {error}.") from error
-        except Exception as error:  # The function that rates is the user's own.
+        except (Exception, SystemExit) as error:  # The function that rates is the user's own.
             raise EnvironmentFailure(f"The score raised {type(error).__name__}: {error}.") from error
         return Transition(
             observation=result.output,

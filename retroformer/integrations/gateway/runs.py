@@ -122,7 +122,7 @@ class Runs:
             if over:
                 self._open.pop((run, task), None)
             await self._save(run, task, None if over else draft)
-            return ScoreReceipt(story.task.id, trial, "" if over else story.advice, over, error)
+            return ScoreReceipt(story.task.key, trial, "" if over else story.advice, over, error)
 
     async def discard(self, run: str, task: str, cause: str) -> ScoreReceipt:
         """Discard an attempt that could not be carried out; its trial is repeated. Raises StoreError."""
@@ -132,7 +132,7 @@ class Runs:
             await asyncio.wrap_future(self._connection.background.start(counted))
             draft.end()
             await self._save(run, task, draft)
-            return ScoreReceipt(draft.story.task.id, draft.story.trial, draft.story.advice)
+            return ScoreReceipt(draft.story.task.key, draft.story.trial, draft.story.advice)
 
     async def _idle_draft(self, run: str, task: str) -> Draft:
         """Return the draft of this run and task once no score of it is being taken. Raises StoreError."""

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import RetroformerError, StoreError
-from retroformer.run.store.schema import METADATA, check_foreign
+from retroformer.files.bounded import size
+from retroformer.run.store.schema import LONGEST_FACT_BYTES, METADATA, check_foreign
 
 Result = TypeVar("Result")
 
@@ -29,8 +30,6 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _NETWORK_TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
 """Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
 _READ_ONLY = {"options": "-c default_transaction_read_only=on"}
-_LONGEST_MIB = 64
-"""Longest value that is read from a SQLite file that may come from a stranger."""
 _ROWS_AT_ONCE = 1000
 """Number of rows of a stream in memory at a time."""
 
@@ -38,6 +37,8 @@ _DATABASES = ("sqlite", "postgresql")
 """Schemes of the addresses of stores, without the driver."""
 _TEMPORARY_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
 """SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
+_FACT_STATES = ("22", "54")
+"""Prefixes of SQLSTATE codes of values that a database does not take."""
 _TEMPORARY_WORDS = (
     "database is locked",
     "database table is locked",
@@ -56,6 +57,10 @@ _CREATION_LOCK = 0x726574726F
 """Key of PostgreSQL's advisory lock on creating the tables: the letters of `retro`."""
 
 _log = logging.getLogger(__name__)
+
+
+class UnstorableFact(StoreError):
+    """A database does not take the values of a fact; it takes others."""
 
 
 class Database:
@@ -89,7 +94,7 @@ class Database:
             except BaseException:
                 self._engine.dispose()
                 raise
-            self._inode = self._file and self._file.stat().st_ino
+            self._inodes = _inodes(self._file)
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Run `work` in a read-only transaction. Raises StoreError."""
@@ -101,10 +106,10 @@ class Database:
         If the connection is lost during the commit, the transaction may run twice: facts are still stored once, but
         their usage may be counted twice.
         """
-        if self._file is not None and (not self._file.exists() or self._file.stat().st_ino != self._inode):
+        if _inodes(self._file) != self._inodes:
             raise StoreError(
-                f"The file of the store {self.url} was removed or replaced while it was in use: put it back and run "
-                "again."
+                f"The file of the store {self.url}, or its -wal file, was removed or replaced while it was in use: put "
+                "it back and run again."
             )
         engine = self._engine.execution_options(writes=True)
         return self._patiently(lambda: self._in_transaction(engine, work))
@@ -189,6 +194,8 @@ class Database:
             if isinstance(error, RetroformerError):
                 raise  # It is of an import: the transaction has read its facts from a file.
             reason = _reason(error)
+            if isinstance(error, exc.DBAPIError) and _concerns_fact(error):
+                raise UnstorableFact(f"The store {self.url} cannot hold a fact ({reason}): shorten it.") from error
             raise StoreError(f"The store {self.url} cannot be used ({reason}): {_hint(reason)}.") from error
 
 
@@ -238,6 +245,21 @@ def _is_temporary(error: exc.DBAPIError) -> bool:
     return error.connection_invalidated or any(temporary in words for temporary in _TEMPORARY_WORDS)
 
 
+def _concerns_fact(error: exc.DBAPIError) -> bool:
+    """Return True if the values of a fact are the fault: they are too long, or out of a type's range."""
+    state = getattr(error.orig, "sqlstate", None)
+    return str(state).startswith(_FACT_STATES) if state else isinstance(error, exc.DataError)
+
+
+def _inodes(file: Path | None) -> list[int | None]:
+    """Return the inodes of a SQLite file and of its write-ahead log, which holds the latest facts."""
+    inodes = list[int | None]()
+    for path in (file, file.with_name(f"{file.name}-wal")) if file is not None else ():
+        with suppress(FileNotFoundError):
+            inodes.append(path.stat().st_ino)
+    return inodes
+
+
 def _reason(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
@@ -246,7 +268,7 @@ def _hint(reason: str) -> str:
     if "full" in reason or "No space" in reason:
         return "free some space and run again"
     if "too big" in reason:
-        return f"a fact in it is longer than {_LONGEST_MIB} MiB, so it was not written by Retroformer; leave it out"
+        return f"a fact in it is longer than {size(LONGEST_FACT_BYTES)}, so it was not written by Retroformer"
     if "malformed" in reason or "not a database" in reason or "corrupt" in reason:
         return (
             "the file is damaged; restore a copy of it, or save its readable facts into a new file with "
@@ -265,7 +287,7 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
 
 def _set_up_reader(connection: Any, _: object) -> None:
     connection.isolation_level = None
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_MIB << 20)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_FACT_BYTES)
     connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
 
 

@@ -23,7 +23,7 @@ from retroformer.run.store.database import PATIENCE_SECONDS, Database, insert_in
 from retroformer.run.store.leases import Leases
 from retroformer.run.store.marks import Marks
 from retroformer.run.store.reading import FactReader
-from retroformer.run.store.rows import FactRow, NewFact, NewInvalid, NewReflection, NewTrajectory, fact_row
+from retroformer.run.store.rows import FactRow, NewFact, NewReflection, fact_row
 from retroformer.run.store.schema import (
     ACCOUNTS,
     ARMS,
@@ -84,7 +84,7 @@ class Store(FactReader):
         """Store facts in one transaction. Return for each the record stored under its key, which is the first writer's.
 
         All of them are charged to the accounts, as a call whose fact came second was paid for, too. Raises ConfigError
-        if an arm holds facts made under other conditions, StoreError.
+        if an arm holds facts made under other conditions, StoreError, and UnstorableFact if a fact cannot be stored.
         """
         rows = [fact_row(fact) for fact in facts]
         kept = self._database.write(lambda connection: self._add(connection, rows))
@@ -108,21 +108,11 @@ class Store(FactReader):
 
         return self._database.write(work)
 
-    def add_trajectory(self, key: Key, trajectory: Trajectory) -> Trajectory:
-        """Store a valid attempt. Return the first writer's, which is stored."""
-        (kept,) = self.add([NewTrajectory(key, trajectory)])
-        assert isinstance(kept, Trajectory)
-        return kept
-
     def add_reflection(self, key: Key, previous_candidate: int, reflection: Reflection) -> Reflection:
         """Store advice under the key of the trial that will use it. Return the first writer's, which is stored."""
         (kept,) = self.add([NewReflection(key, previous_candidate, reflection)])
         assert isinstance(kept, Reflection)
         return kept
-
-    def add_invalid(self, key: Key, cause: str, usage: Usage) -> None:
-        """Count a rollout or reflection that failed because of the infrastructure; its key stays free."""
-        self.add([NewInvalid(key, cause, usage)])
 
     def charge(self, arm: str, usage: Usage) -> None:
         """Charge calls that made no fact, such as a probe, to the account of an arm."""

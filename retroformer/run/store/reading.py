@@ -1,5 +1,7 @@
 """Queries on the store: single facts, streams of facts in the order of their keys, and counts by SQL."""
 
+import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from retroformer.run.store.rows import AdviceRow, ArmCounts, AttemptRow, LiveRet
 from retroformer.run.store.schema import (
     ACCOUNTS,
     ARMS,
+    CHECKSUM,
     CONDITIONS,
     INVALIDS,
     KEY,
@@ -23,6 +26,8 @@ from retroformer.run.store.schema import (
     USAGE,
 )
 
+_MAYBE_STORY = re.compile(r"@[0-9a-f]{12}$")
+"""End of the keys of stories, and of some ids of tasks."""
 _IDS_AT_ONCE = 500
 """Number of task ids in one query; databases limit the number of parameters."""
 
@@ -72,6 +77,11 @@ class FactReader:
         for row in self._stream(REFLECTIONS, columns, arm, task_ids):
             reflection = self._parser.record(Reflection, row.record)
             yield StoredReflection(_key(row), row.previous_candidate, reflection, self._parser.time(row.stored_at))
+
+    def stored_times(self, arm: str, task_id: str) -> dict[Key, str]:
+        """Return when the attempts at a task were stored."""
+        columns = [TRAJECTORIES.c[name] for name in (*KEY, "stored_at")]
+        return {_key(row): row.stored_at for row in self._stream(TRAJECTORIES, columns, arm, [task_id])}
 
     def attempt_rows(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[AttemptRow]:
         """Yield the columns of attempts, in the order of their keys."""
@@ -151,14 +161,15 @@ class FactReader:
                 counts[row.arm] = counts[row.arm]._replace(**{kind: row.facts})
         return counts
 
-    def fact_counts(self, arm: str) -> dict[str, int]:
-        """Return the number of facts of each task, invalid ones included. Facts never change, so it is a version."""
-        counts = dict[str, int]()
+    def fact_versions(self, arm: str) -> dict[str, str]:
+        """Return a hash of the facts of each task, invalid ones included."""
+        versions = defaultdict[str, "hashlib._Hash"](hashlib.sha256)
         for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
-            chosen = sa.select(table.c.task_id, sa.func.count().label("facts")).where(self._of_arm(table, arm))
-            for row in self._all(chosen.group_by(table.c.task_id).order_by(table.c.task_id)):
-                counts[row.task_id] = counts.get(row.task_id, 0) + row.facts
-        return counts
+            order = (table.c.task_id, table.c.trial, table.c.candidate, table.c.repeat, table.c[CHECKSUM])
+            chosen = sa.select(table.c.task_id, table.c[CHECKSUM]).where(self._of_arm(table, arm))
+            for row in self._database.stream(chosen.order_by(*order)):
+                versions[row.task_id].update(str(row.checksum).encode())
+        return {task_id: version.hexdigest() for task_id, version in versions.items()}
 
     def reflected_tasks(self, arm: str) -> set[str]:
         """Return the ids of the tasks that have a reflection."""
@@ -168,9 +179,16 @@ class FactReader:
         """Return the ids of the tasks that have a valid attempt."""
         return set(self._scalars(sa.select(TRAJECTORIES.c.task_id).where(self._of_arm(TRAJECTORIES, arm)).distinct()))
 
-    def tasks(self, arm: str) -> set[str]:
-        """Return the ids of the tasks that have a valid attempt or a reflection."""
-        return self.played_tasks(arm) | self.reflected_tasks(arm)
+    def tasks(self, arm: str) -> dict[str, str]:
+        """Return the tasks that have a valid attempt or a reflection: the ids by the keys, which name their stories."""
+        tasks = {key: key for key in self.played_tasks(arm) | self.reflected_tasks(arm)}
+        stories = [key for key in tasks if _MAYBE_STORY.search(key)]
+        chosen = sa.select(TRAJECTORIES.c.task_id, sa.func.max(TRAJECTORIES.c.record).label("record"))
+        query = chosen.where(self._of_arm(TRAJECTORIES, arm)).group_by(TRAJECTORIES.c.task_id)
+        for chunk in chunks(stories, _IDS_AT_ONCE):
+            for row in self._all(query.where(TRAJECTORIES.c.task_id.in_(chunk))):
+                tasks[row.task_id] = self._parser.record(Trajectory, row.record).task.id
+        return tasks
 
     def invalid_causes(self, arm: str) -> list[str]:
         """Return the causes of an arm's invalid attempts, oldest first."""
@@ -221,7 +239,8 @@ class FactReader:
         """Return the usage of each arm so far."""
         chosen = sa.select(ACCOUNTS.c.arm, *(ACCOUNTS.c[name] for name in USAGE))
         mine = chosen.where(ACCOUNTS.c.experiment == self.experiment).order_by(ACCOUNTS.c.arm)
-        return {row[0]: self._parser.values(Usage, dict(zip(USAGE, row[1:], strict=True))) for row in self._all(mine)}
+        # A sum is not within the bounds of a fact.
+        return {row[0]: Usage.model_construct(**dict(zip(USAGE, row[1:], strict=True))) for row in self._all(mine)}
 
     def mean_tokens(self, arm: str) -> list[tuple[float, float] | None]:
         """Return the mean prompt and completion tokens of an attempt, and of a reflection; None if there are none."""

@@ -16,11 +16,19 @@ from pydantic_core import PydanticSerializationError
 from retroformer.endpoint.secrets.redaction import redact, redact_data
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import StoreError
+from retroformer.files.bounded import MIB, size
 from retroformer.files.text import storable
 from retroformer.method.records import Key, Outcome, Record, Reflection, Trajectory, Usage
-from retroformer.run.store.schema import INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
+from retroformer.run.store.database import UnstorableFact
+from retroformer.run.store.schema import INVALIDS, LONGEST_FACT_BYTES, REFLECTIONS, TRAJECTORIES, USAGE
 
 SomeRecord = TypeVar("SomeRecord", bound=Record)
+SomeFact = TypeVar("SomeFact", Trajectory, Reflection)
+
+_KEY_BYTES = 1 << 16
+"""Bytes of a row for its key, numbers and hashes."""
+_CAUSE_CHARACTERS = 4000
+"""Characters of a cause that are stored; an error may quote whatever it failed on."""
 
 
 def serialise(record: SomeRecord) -> tuple[SomeRecord, str]:
@@ -38,6 +46,12 @@ def serialise(record: SomeRecord) -> tuple[SomeRecord, str]:
     return type(record).model_validate_json(text), text
 
 
+def _bounded(record: SomeFact) -> SomeFact:
+    """Return a fact whose usage, a sum over calls, is within the bounds by which it is read again."""
+    usage = record.usage.of_fact
+    return record if usage == record.usage else record.model_copy(update={"usage": usage})
+
+
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return storable(value)
@@ -53,6 +67,8 @@ class NewTrajectory(NamedTuple):
 
     key: Key
     trajectory: Trajectory
+    stored_at: str | None = None
+    """Time when another store has stored it; None: now."""
 
 
 class NewReflection(NamedTuple):
@@ -86,10 +102,10 @@ class FactRow(NamedTuple):
 
 
 def fact_row(fact: NewFact) -> FactRow:
-    """Return the row of a fact, without experiment and conditions."""
+    """Return the row of a fact, without experiment and conditions. Raises UnstorableFact if it is too long."""
     match fact:
-        case NewTrajectory(key, trajectory):
-            trajectory, text = serialise(trajectory)
+        case NewTrajectory(key, trajectory, stored_at):
+            trajectory, text = serialise(_bounded(trajectory))
             row = {
                 "split": trajectory.task.split,
                 "outcome": trajectory.outcome.value,
@@ -99,9 +115,9 @@ def fact_row(fact: NewFact) -> FactRow:
                 "actions": len(trajectory.steps),
                 "record": text,
             }
-            return _row(key, TRAJECTORIES, row, trajectory, trajectory.usage)
+            return _row(key, TRAJECTORIES, row, trajectory, trajectory.usage, stored_at)
         case NewReflection(key, previous_candidate, reflection):
-            reflection, text = serialise(reflection)
+            reflection, text = serialise(_bounded(reflection))
             row = {
                 "previous_candidate": previous_candidate,
                 "text": reflection.text,
@@ -111,15 +127,28 @@ def fact_row(fact: NewFact) -> FactRow:
             }
             return _row(key, REFLECTIONS, row, reflection, reflection.usage)
         case NewInvalid(key, cause, usage):
-            return _row(key, INVALIDS, {"cause": storable(redact(cause))}, None, usage)
+            return _row(key, INVALIDS, {"cause": storable(redact(cause))[:_CAUSE_CHARACTERS]}, None, usage.of_fact)
 
 
 def _row(
-    key: Key, table: sa.Table, row: dict[str, Any], record: Trajectory | Reflection | None, usage: Usage
+    key: Key,
+    table: sa.Table,
+    row: dict[str, Any],
+    record: Trajectory | Reflection | None,
+    usage: Usage,
+    stored_at: str | None = None,
 ) -> FactRow:
+    length = sum(len(value.encode()) for value in row.values() if isinstance(value, str))
+    if length > LONGEST_FACT_BYTES - _KEY_BYTES:
+        raise UnstorableFact(f"A fact of {length / MIB:.0f} MiB is too long: at most {size(LONGEST_FACT_BYTES)}.")
     spent = {name: getattr(usage, name) for name in USAGE}
-    stored_at = {"stored_at": datetime.now(UTC).isoformat(timespec="seconds")}
-    return FactRow(key, table, key.model_dump() | row | spent | stored_at, record, usage)
+    time = {"stored_at": stored_at or stored_time(datetime.now(UTC))}
+    return FactRow(key, table, key.model_dump() | row | spent | time, record, usage)
+
+
+def stored_time(time: datetime) -> str:
+    """Return a time in the form whose order as text is that of the times."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 class StoredReflection(NamedTuple):
@@ -177,7 +206,7 @@ class LiveRetry(NamedTuple):
     advised: bool
     returned: float
     stored_at: datetime
-    """Time when it was stored, in UTC, without fractions of a second."""
+    """Time when it was stored, in UTC."""
     adapter_sha256: str | None
     """Adapter that wrote the advice; None without advice, or if it is unknown."""
 

@@ -15,6 +15,9 @@ USAGE = ("calls", "prompt_tokens", "completion_tokens", "dollars")
 
 CHECKSUM = "checksum"
 
+LONGEST_FACT_BYTES = 64 << 20
+"""Longest fact, with all columns of its row: what is longer is neither written nor read."""
+
 UNDECLARED = "0" * 64
 """Hash stored for facts without declared conditions."""
 
@@ -138,12 +141,14 @@ sa.Index(
     TRAJECTORIES.c.ending,
     TRAJECTORIES.c.actions,
     TRAJECTORIES.c.conditions_sha256,
+    TRAJECTORIES.c[CHECKSUM],
 )
 sa.Index(
     "reflection_columns",
     *(REFLECTIONS.c[name] for name in ("experiment", *KEY)),
     REFLECTIONS.c.previous_candidate,
     REFLECTIONS.c.conditions_sha256,
+    REFLECTIONS.c[CHECKSUM],
 )
 sa.Index("invalids_by_arm", INVALIDS.c.experiment, INVALIDS.c.arm)
 

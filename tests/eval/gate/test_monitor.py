@@ -1,5 +1,6 @@
 """Tests of the monitor: differences worked by hand, and a rollback on the facts of a real store."""
 
+import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,12 +13,14 @@ from eval.measure.betting import log_wealth
 from retroformer.coach.recorder import ADVISED_SPLIT, OpenTask
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
+from retroformer.errors import StoreError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.promotions import History, PromotedAdapter
 from retroformer.run.store import Store, open_store
 from retroformer.run.store.rows import LiveRetry
 from tests.support.characters import advice, attempt_at
+from tests.support.facts import add_trajectory
 from tests.support.runs import ROOT, run
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,7 +98,7 @@ def store_stories(store: Store, letters: str, adapter: str, split: str = ADVISED
         advised = letter in "+-"
         arm, name = COLLECT if advised else UNADVISED, f"{number:03d}-{letter}-{split}@{number:012x}"
         story = Task(id=name, environment="agent", split=split if advised else "live")
-        store.add_trajectory(Key(arm=arm, task_id=name), attempt_at(story))
+        add_trajectory(store, Key(arm=arm, task_id=name), attempt_at(story))
         if advised:
             written = advice("Try again.")
             author = written.author.model_copy(update={"adapter_sha256": adapter})
@@ -103,7 +106,7 @@ def store_stories(store: Store, letters: str, adapter: str, split: str = ADVISED
             store.add_reflection(key, 0, written.model_copy(update={"author": author}))
         solved = letter in "+S"
         outcome = Outcome.SUCCESS if solved else Outcome.FAILURE
-        store.add_trajectory(Key(arm=arm, task_id=name, trial=1), attempt_at(story, (float(solved),), outcome))
+        add_trajectory(store, Key(arm=arm, task_id=name, trial=1), attempt_at(story, (float(solved),), outcome))
 
 
 def outcomes(experiment: Experiment, *stories: tuple[str, ...]) -> None:
@@ -136,3 +139,11 @@ def test_the_command_looks_once(experiment: Experiment, tmp_path: Path, monkeypa
     done = run(tmp_path, "retroformer", "monitor", "live.yaml", "--once")
     assert (done.returncode, done.stderr) == (0, "")
     assert "(20 better, 0 worse of 20 pairs against no advice, mean difference +1.000" in done.stdout
+
+
+def test_a_row_that_was_changed_behind_the_stores_back_decides_nothing(experiment: Experiment) -> None:
+    outcomes(experiment, ("+F" * 20, MINE))
+    with closing(sqlite3.connect(experiment.folder / "experience.db")) as connection, connection:
+        connection.execute("UPDATE trajectories SET episode_return = 0.0 WHERE arm = 'collect'")
+    with pytest.raises(StoreError, match="is damaged"):
+        look(experiment)

@@ -1,6 +1,7 @@
 """Tests of the gate with a real server and agent: who is promoted, who is not, and what a killed gate repeats."""
 
 import asyncio
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -8,13 +9,14 @@ import pytest
 
 from eval.gate.promote import Decision, decide, differences_of, prepare, tasks_to_retry
 from retroformer.config.file import load
-from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, StoreError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.arm_names import GATE_FIRST_TRIAL
 from retroformer.run.promotions import History, roll_back
 from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.support.contest import TASKS, contest_run
+from tests.support.facts import add_trajectory
 from tests.support.killing import start_and_kill
 from tests.support.runs import ROOT, run, stored
 
@@ -90,6 +92,11 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
     assert "live outcomes have shown it to be worse" in refusal("sft", "none")
     with closing(open_store(load(config))) as store:
         assert store.arms() == []
+        add_trajectory(store, Key(arm=GATE_FIRST_TRIAL, task_id="helped-0"), attempt_at())
+    with closing(sqlite3.connect("runs/doors/experience.db")) as connection, connection:
+        connection.execute("UPDATE trajectories SET episode_return = 1.0")
+    with pytest.raises(StoreError, match="is damaged"):
+        prepare(config, (), "dpo", "none")
 
 
 def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missing(tmp_path: Path) -> None:
@@ -101,7 +108,7 @@ def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missi
         def add(arm: str, name: str, trial: int, reward: float) -> None:
             outcome = Outcome.SUCCESS if reward >= 1 else Outcome.FAILURE
             attempt = attempt_at(Task(id=name, environment="riddles", split="train"), (reward,), outcome)
-            store.add_trajectory(Key(arm=arm, task_id=name, trial=trial), attempt)
+            add_trajectory(store, Key(arm=arm, task_id=name, trial=trial), attempt)
 
         add(GATE_FIRST_TRIAL, "b", 0, 0.0)
         add(GATE_FIRST_TRIAL, "c", 0, 1.0)

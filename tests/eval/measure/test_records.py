@@ -10,6 +10,7 @@ from retroformer.method.records import Key, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import NewTrajectory, Store
 from tests.support.characters import advice, attempt_at, task
+from tests.support.facts import add_trajectory
 
 NAMES = ("B", "a", "a-b", "ab", "é", "\U0001f600")
 """Names in code-point order, which is neither alphabetical nor UTF-16 order."""
@@ -29,12 +30,12 @@ def attempt(name: str, trial: int) -> Trajectory:
 def fill(store: Store) -> None:
     """Store trial 0 of all but the last name; x retries all but the first, y has only the last and writes about `a`."""
     for name in reversed(NAMES[:-1]):
-        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=name), attempt(name, 0))
+        add_trajectory(store, Key(arm=FIRST_TRIAL, task_id=name), attempt(name, 0))
     for name in NAMES[1:]:
         for trial in (2, 1):
-            store.add_trajectory(Key(arm="eval/x", task_id=name, trial=trial), attempt(name, trial))
+            add_trajectory(store, Key(arm="eval/x", task_id=name, trial=trial), attempt(name, trial))
             store.add_reflection(Key(arm="eval/x", task_id=name, trial=trial), 0, advice(f"{name}/{trial}"))
-    store.add_trajectory(Key(arm="eval/y", task_id=NAMES[-1], trial=1), attempt(NAMES[-1], 1))
+    add_trajectory(store, Key(arm="eval/y", task_id=NAMES[-1], trial=1), attempt(NAMES[-1], 1))
     store.add_reflection(Key(arm="eval/y", task_id="a", trial=1), 0, advice("y writes"))
 
 
@@ -61,7 +62,7 @@ def test_many_arms_of_many_tasks_are_read_with_the_connections_of_one(store: Sto
     store.add_all(lambda: (NewTrajectory(Key(arm=FIRST_TRIAL, task_id=name), attempt(name, 0)) for name in names))
     arms = [f"eval/x/{seed}" for seed in range(20)]
     for arm in arms:
-        store.add_trajectory(Key(arm=arm, task_id="229", trial=1), attempt("229", 1))
+        add_trajectory(store, Key(arm=arm, task_id="229", trial=1), attempt("229", 1))
     facts = list(facts_by_task(store, FIRST_TRIAL, arms))
     assert [task_facts.task_id for task_facts in facts] == names
     assert [len(seed.attempts) for seed in facts[-1].seeds.values()] == [2] * 20

@@ -11,6 +11,7 @@ from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import PRICE, attempt_at, task
+from tests.support.facts import add_invalid, add_trajectory
 
 TASKS = [task(name) for name in "abcd"]
 
@@ -25,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def tell(store: Store, arm: str, name: str, trial: int, episode_return: float) -> None:
     outcome = Outcome.SUCCESS if episode_return == 1 else Outcome.FAILURE
     key = Key(arm=arm, task_id=name, trial=trial)
-    store.add_trajectory(key, attempt_at(task(name), rewards=(episode_return,), outcome=outcome))
+    add_trajectory(store, key, attempt_at(task(name), rewards=(episode_return,), outcome=outcome))
 
 
 def tell_all(store: Store) -> None:
@@ -41,7 +42,7 @@ def tell_all(store: Store) -> None:
         tell(store, "eval/y", name, 1, 0.0)
         tell(store, "eval/y", name, 2, 0.0)
     tell(store, "eval/y", "c", 1, 0.0)
-    store.add_invalid(Key(arm="eval/y", task_id="c", trial=2), "The school is closed.", PRICE)
+    add_invalid(store, Key(arm="eval/y", task_id="c", trial=2), "The school is closed.", PRICE)
 
 
 def stored(*arms: str) -> dict[str, list[str]]:
@@ -64,7 +65,7 @@ def test_a_game_that_is_won_stays_won_and_of_programs_the_last_one_counts(
             made = attempt_at(task(name), rewards=(episode_return,), outcome=outcome)
             arm = FIRST_TRIAL if trial == 0 else "eval/harsh"
             key = Key(arm=arm, task_id=f"{name}-judged", trial=trial)
-            store.add_trajectory(key, made.model_copy(update={"judged": judged}))
+            add_trajectory(store, key, made.model_copy(update={"judged": judged}))
     tasks = [task("a-judged"), task("b-judged")]
     (made,) = arm_results(store, tasks, stored("harsh"), trials=3, last_counts=last_counts)
     assert made.solved_NT.tolist() == made.return_NT.tolist() == [[1, 1], [solved, solved], [solved, solved]]

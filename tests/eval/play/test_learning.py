@@ -32,6 +32,7 @@ from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store, open_store
 from tests.support.characters import ActorThatNeedsAdvice, School, advice, attempt_at, task
 from tests.support.endpoint import Endpoint
+from tests.support.facts import add_trajectory
 from tests.support.killing import finish, run_and_kill
 from tests.support.runs import HOUSEHOLD, facts, open_config, stored, write_config
 
@@ -106,11 +107,11 @@ def test_an_unfinished_task_leaves_the_later_chunks_for_the_next_run(tmp_path: P
 
 def test_the_gain_of_a_retry_goes_to_the_advice_retrieved_for_it(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
-        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id="a"), attempt_at(task("a"), (0.25,)))
+        add_trajectory(store, Key(arm=FIRST_TRIAL, task_id="a"), attempt_at(task("a"), (0.25,)))
         for trial, text, returned in ((1, "Say Lyon.", 0.0), (2, "", 0.5), (3, "Say Paris.", 1.0), (4, "Lost.", None)):
             store.add_reflection(Key(arm=ARM, task_id="a", trial=trial), 0, advice(text))
             if returned is not None:
-                store.add_trajectory(Key(arm=ARM, task_id="a", trial=trial), attempt_at(task("a"), (returned,)))
+                add_trajectory(store, Key(arm=ARM, task_id="a", trial=trial), attempt_at(task("a"), (returned,)))
         store.add_reflection(Key(arm="eval/other", task_id="a", trial=1), 0, advice("Of another arm."))
         assert retrieval_gains(store, ARM, FIRST_TRIAL, ["a"]) == [
             RetrievalGain("Say Lyon.", -0.25),

@@ -22,6 +22,7 @@ from retroformer.run.provenance import ADAPTER_FILES
 from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, POOLED, compare, config_with
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 from tests.support.runs import HOUSEHOLD, open_config, write_config
 
 IDS = [f"game-{number:02d}" for number in range(200)]
@@ -112,18 +113,19 @@ def test_the_adapter_that_is_served_as_reflector_is_checked(config: Path) -> Non
 
 
 def test_a_training_task_that_was_solved_at_once_is_refused_like_one_with_advice(config: Path) -> None:
-    solved, other = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
+    names = ("owner/repo@0123456789ab", "owner/repo")
+    solved, other = (Task(id=name, environment="alfworld", split="train") for name in names)
     with closing(open_store(load(config))) as store:
-        store.add_trajectory(Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
+        add_trajectory(store, Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
         refuse_trained_tasks(store, [other])
-        with pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'game-00'"):
+        with pytest.raises(ConfigError, match=f"1 of 2 evaluation tasks were used for training, such as '{names[0]}'"):
             refuse_trained_tasks(store, [solved, other])
 
 
 def test_a_task_on_whose_failures_the_document_of_an_arm_was_optimised_is_refused(config: Path) -> None:
     played, other = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
     with closing(open_store(load(config, ["run=other"]))) as store:
-        store.add_trajectory(Key(arm="collect", task_id=played.id), attempt_at(played))
+        add_trajectory(store, Key(arm="collect", task_id=played.id), attempt_at(played))
     experiment = load(config, ["eval.arms={guide: {kind: document, file: runs/other/gepa/document.md}}"])
     refuse_tasks_of_runs(experiment, [other])
     with pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'game-00'"):

@@ -14,6 +14,7 @@ from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial
 from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
+from tests.support.facts import add_trajectory
 
 ALONE, TRAINED = "eval/no reflection", "eval/trained"
 OVER_ALL = "Over all {} tasks, unfinished ones counted as failures:"
@@ -58,7 +59,7 @@ def filled(experiment: Experiment, attempts: Mapping[str, Sequence[str]]) -> Sto
                 key = Key(arm=arm, task_id=riddle.id, trial=trial)
                 played = attempt_at(riddle, (float(outcome is Outcome.SUCCESS),), outcome)
                 judged = {"y": True, "n": False}.get(letter)
-                store.add_trajectory(key, played.model_copy(update={"judged": judged}))
+                add_trajectory(store, key, played.model_copy(update={"judged": judged}))
                 if arm == TRAINED:
                     store.add_reflection(key, 0, advice("Say Paris."))
     return store
@@ -127,7 +128,7 @@ def test_a_stored_invalid_attempt_counts_as_missing() -> None:
     experiment = experiment_of(CONFIG)
     store = filled(experiment, {FIRST_TRIAL: [".", "."], "eval/x": ["+", "?"]})
     spoiled = attempt_at(task("capital-01"), (0.0,)).model_copy(update={"outcome": Outcome.INVALID})
-    store.add_trajectory(Key(arm="eval/x", task_id="capital-01", trial=1), spoiled)
+    add_trajectory(store, Key(arm="eval/x", task_id="capital-01", trial=1), spoiled)
     (x,) = arm_results(store, [task("capital-00"), task("capital-01")], {"x": ["eval/x"]}, 2)
     store.close()
     assert (x.solved_NT.tolist(), x.incomplete) == ([[0], [1]], 1)

@@ -9,6 +9,7 @@ from retroformer.method.records import Key, Outcome, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.facts import add_trajectory
 from tests.support.markdown_tables import markdown, tables_in
 
 
@@ -21,12 +22,12 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
     first = {"a": (4, True), "b": (10, False), "c": (20, False)}
     retries = {"x": {"b": [(6, True)], "c": [(12, False), (8, False)]}, "y": {"b": [(10, False), (2, True)]}}
     for name, (actions, solved) in first.items():
-        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=name), took(actions, name, solved))
+        add_trajectory(store, Key(arm=FIRST_TRIAL, task_id=name), took(actions, name, solved))
     for arm, by_task in retries.items():
         for name, attempts in by_task.items():
             for trial, (actions, solved) in enumerate(attempts, start=1):
                 key = Key(arm=f"eval/{arm}", task_id=name, trial=trial)
-                store.add_trajectory(key, took(actions, name, solved))
+                add_trajectory(store, key, took(actions, name, solved))
     arms = {arm: [f"eval/{arm}"] for arm in ("x", "y", "silent")}
     tasks = [task(name) for name in ("c", "b", "a")]
     results = arm_results(store, tasks, arms, trials=3)

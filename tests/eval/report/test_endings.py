@@ -9,6 +9,7 @@ from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.facts import add_trajectory
 from tests.support.markdown_tables import markdown, tables_in
 
 
@@ -18,10 +19,10 @@ def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> AttemptGroups:
     tasks = [task(str(number)) for number in range(len(attempts))]
     for riddle, (solved, judged) in zip(tasks, attempts, strict=True):
         first = attempt_at(riddle).model_copy(update={"judged": None if judged is None else False})
-        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=riddle.id), first)
+        add_trajectory(store, Key(arm=FIRST_TRIAL, task_id=riddle.id), first)
         outcome = Outcome.SUCCESS if solved else Outcome.FAILURE
         retry = attempt_at(riddle, outcome=outcome).model_copy(update={"judged": judged})
-        store.add_trajectory(Key(arm="eval/x", task_id=riddle.id, trial=1), retry)
+        add_trajectory(store, Key(arm="eval/x", task_id=riddle.id, trial=1), retry)
     groups = AttemptGroups(arm_results(store, tasks, {"x": ["eval/x"]}, trials=2))
     for facts in facts_by_task(store, FIRST_TRIAL, ["eval/x"]):
         groups.add(facts)

@@ -11,6 +11,7 @@ from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.facts import add_trajectory
 from tests.support.markdown_tables import markdown
 
 STUCK = (("look", "A desk."), ("look", "A desk."))
@@ -58,7 +59,7 @@ def rows(folder: Path, attempts: dict[str, list[Trajectory]], arms: dict[str, li
     for name, made in attempts.items():
         for trial, attempt in enumerate(made):
             for stored in stored_arms if trial else [FIRST_TRIAL]:
-                store.add_trajectory(Key(arm=stored, task_id=name, trial=trial), attempt)
+                add_trajectory(store, Key(arm=stored, task_id=name, trial=trial), attempt)
     classes = ClassesByTrial(arm_results(store, [task(name) for name in attempts], arms, trials=3))
     for facts in facts_by_task(store, FIRST_TRIAL, stored_arms):
         classes.add(facts)

@@ -22,6 +22,7 @@ from retroformer.run.provenance import ADAPTER_FILES
 from retroformer.run.store import open_store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
+from tests.support.facts import add_trajectory
 
 
 class HtmlTables(html.parser.HTMLParser):
@@ -168,8 +169,8 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     with closing(open_store(experiment)) as store:
         for arm, calls in (("collect", 7), ("written", 2), ("eval/trained", 100)):
             store.declare(arm, {})
-            store.add_trajectory(
-                Key(arm=arm, task_id="another"), attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
+            add_trajectory(
+                store, Key(arm=arm, task_id="another"), attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
             )
             store.charge(arm, Usage(calls=calls, prompt_tokens=10 * calls))
     section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
@@ -220,7 +221,7 @@ def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_w
         for arm, calls in (("collect", 7), ("grpo", 30), ("document", 500)):
             store.declare(arm, {})
             played = attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
-            store.add_trajectory(Key(arm=arm, task_id="another"), played)
+            add_trajectory(store, Key(arm=arm, task_id="another"), played)
             store.charge(arm, Usage(calls=calls))
     section = (
         (report_of(config, wins) / "report.md")

@@ -9,6 +9,7 @@ import pytest
 from eval.view.index import Index
 from eval.view.pages.stories import StoryFilter, story_page
 from eval.view.site import Site
+from retroformer.coach.stories.runs import open_runs
 from retroformer.errors import StoreError
 from retroformer.method.records import Key, Usage
 from retroformer.run.arm_names import COLLECT
@@ -87,3 +88,16 @@ def test_an_index_of_another_version_is_built_anew(site: Site) -> None:
     index = Index(site.sources, site.index.path)
     assert total(index) == 0
     assert index.update() == 3
+
+
+def test_a_store_that_was_replaced_by_another_with_as_many_facts_is_indexed_anew(tmp_path: Path) -> None:
+    """Both stores have one story of one fact in an arm of theirs."""
+    for words, arm, name in (("sleep", COLLECT, "door-1"), ("rise", COLLECT, "door-1"), ("sit", "recorded", "door-2")):
+        (tmp_path / "experience.db").unlink(missing_ok=True)
+        with closing(Store(f"sqlite:///{tmp_path}/experience.db", "doors")) as store:
+            task = DOOR.model_copy(update={"id": name})
+            store.add([NewTrajectory(Key(arm=arm, task_id=name), attempt(words, task=task))])
+        with open_runs(tmp_path) as sources:
+            index = Index(sources, tmp_path / "index.db")
+            assert index.update() == 1
+            assert (total(index), total(index, q=words)) == (1, 1)

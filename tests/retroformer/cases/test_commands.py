@@ -15,6 +15,7 @@ from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.store import Store, open_store
 from tests.support.cases import case
 from tests.support.characters import advice, attempt_at, task
+from tests.support.facts import add_trajectory
 from tests.support.runs import ROOT
 
 MESSAGES = [
@@ -71,12 +72,12 @@ def test_collected_facts_are_exported_with_their_trials_and_candidates(experimen
     store = open_store(experiment)
     for trial, candidate, reward in ((0, 0, 0.0), (1, 0, 0.25), (1, 1, 0.5), (2, 0, 1.0)):
         key = Key(arm=COLLECT, task_id="a", trial=trial, candidate=candidate)
-        store.add_trajectory(key, attempt_at(task("a"), (reward,)))
+        add_trajectory(store, key, attempt_at(task("a"), (reward,)))
         if trial:
             store.add_reflection(key, int(trial == 2), advice(f"advice {trial}.{candidate}"))
     unadvised = Key(arm=UNADVISED, task_id="b")
-    store.add_trajectory(unadvised, attempt_at(task("b")))
-    store.add_trajectory(Key(arm="eval/none", task_id="c"), attempt_at(task("c")))
+    add_trajectory(store, unadvised, attempt_at(task("b")))
+    add_trajectory(store, Key(arm="eval/none", task_id="c"), attempt_at(task("c")))
     store.close()
     assert export_cases(experiment, tmp_path / "cases.jsonl").startswith("4 cases")
     assert [
@@ -92,7 +93,7 @@ def test_collected_facts_are_exported_with_their_trials_and_candidates(experimen
 
 def test_a_return_that_is_no_score_is_refused(experiment: Experiment, tmp_path: Path) -> None:
     store = open_store(experiment)
-    store.add_trajectory(Key(arm=COLLECT, task_id="a"), attempt_at(task("a"), (3.0,)))
+    add_trajectory(store, Key(arm=COLLECT, task_id="a"), attempt_at(task("a"), (3.0,)))
     store.close()
     with pytest.raises(ConfigError, match=r"'a' are no case: score is 3\.0: .*; export them with --exact"):
         export_cases(experiment, tmp_path / "cases.jsonl")

@@ -31,6 +31,7 @@ from retroformer.method.records import (
 )
 from retroformer.run.arm_names import LIVE
 from retroformer.run.store import Store, open_store
+from tests.support.facts import add_trajectory
 from train.rl.live import conditions_of_play
 
 
@@ -72,16 +73,16 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     monkeypatch.chdir(tmp_path)
     with closing(open_store(config("one"))) as store:
         store.declare("collect", {"seed": 1})
-        store.add_trajectory(key(0), attempt(0.0, judged=True))
+        add_trajectory(store, key(0), attempt(0.0, judged=True))
         for candidate in (0, 5000):
             store.add_reflection(key(1, candidate), 0, ADVICE)
             for repeat in range(2):
-                store.add_trajectory(key(1, candidate, repeat), attempt(repeat / 2, opening="Another room."))
+                add_trajectory(store, key(1, candidate, repeat), attempt(repeat / 2, opening="Another room."))
         store.add_reflection(key(2), 5000, ADVICE)
-        store.add_trajectory(key(0, arm="eval/trial 0"), attempt(0.0))
+        add_trajectory(store, key(0, arm="eval/trial 0"), attempt(0.0))
         store.add_reflection(key(1, arm="eval/advised"), 0, ADVICE)
-        store.add_trajectory(key(1, arm="eval/advised"), attempt(1.0))
-        store.add_trajectory(key(1, arm="eval/unadvised"), attempt(0.25))
+        add_trajectory(store, key(1, arm="eval/advised"), attempt(1.0))
+        add_trajectory(store, key(1, arm="eval/unadvised"), attempt(0.25))
         store.marks.add("collect", "mug", "wrong", "It never looked.")
         store.marks.add("collect", "mug", "")
     return config("one")
@@ -92,6 +93,7 @@ def facts(store: Store) -> list[Any]:
     read = [
         [store.conditions(arm), store.trajectories(arm), [each[:3] for each in store.reflections(arm)]] for arm in arms
     ]
+    read += [store.stored_times(arm, "mug") for arm in arms]
     return [arms, read, store.marks.history(), store.accounts()]
 
 
@@ -119,7 +121,7 @@ def test_a_run_with_facts_of_other_conditions_accepts_no_import(collected: Exper
     export_cases(collected, tmp_path / "all.jsonl", exact=True)
     with closing(open_store(config("two"))) as store:
         store.declare("collect", {"seed": 2})
-        store.add_trajectory(key(0), attempt(0.0))
+        add_trajectory(store, key(0), attempt(0.0))
     with pytest.raises(ConfigError, match="seed=2, not 1"):
         import_cases(config("two"), tmp_path / "all.jsonl")
 
@@ -140,10 +142,10 @@ def test_facts_of_live_training_are_imported_with_their_conditions(
     )
     played_under = conditions_of_play(one)
     with closing(open_store(one)) as store:
-        store.add_trajectory(key(0), attempt(0.0))
+        add_trajectory(store, key(0), attempt(0.0))
         store.declare(LIVE, played_under)
         store.add_reflection(key(1, 7, arm=LIVE), 0, ADVICE)
-        store.add_trajectory(key(1, 7, arm=LIVE), attempt(1.0))
+        add_trajectory(store, key(1, 7, arm=LIVE), attempt(1.0))
     export_cases(one, tmp_path / "all.parquet", exact=True)
     assert "3 of their facts new" in import_cases(two, tmp_path / "all.parquet")
     with closing(open_store(one)) as there, closing(open_store(two)) as here:
@@ -216,7 +218,7 @@ def test_a_fact_that_cannot_be_true_is_refused_with_its_place_and_nothing_is_imp
 
 def test_an_impossible_return_is_refused(collected: Experiment, tmp_path: Path) -> None:
     with closing(open_store(collected)) as store:
-        store.add_trajectory(key(0, arm="a"), attempt(7.0))
+        add_trajectory(store, key(0, arm="a"), attempt(7.0))
     export_cases(collected, tmp_path / "all.jsonl", exact=True)
     with pytest.raises(
         ConfigError, match=r"case 1, attempt\.score: a return of 7 is impossible in alfworld, where it lies"

@@ -1,8 +1,10 @@
 """Tests that an agent is never made worse by its own errors, the reflector, the store, or the moment of closing."""
 
 import asyncio
+import os
 import random
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,7 @@ from retroformer.method.records import Outcome, Task
 from retroformer.run.store import Store
 from tests.support.codes import enter, facts, opens
 from tests.support.endpoint import Behaviour, Endpoint
+from tests.support.waiting import becomes_true
 
 
 def test_an_error_of_the_first_attempt_is_raised_and_counted_as_invalid(coach: rf.Reflector, url: str) -> None:
@@ -182,12 +185,13 @@ def test_a_seed_of_the_agents_own_does_not_decide_who_is_advised(server: Endpoin
     assert min(len(facts(url, arm)[0]) for arm in ("collect", "unadvised")) > 10
 
 
-def test_tasks_that_an_agent_lived_through_are_not_evaluated_on(coach: rf.Reflector, url: str) -> None:
-    coach.improve(trials=2, score=lambda task, answer: 0.0)(lambda task, advice="": "x")({"id": "refund-2"})
-    tasks = [Task(id=f"refund-{number}", environment="agent", split="held_out") for number in (2, 3)]
+@pytest.mark.parametrize("name", ["refund-2", "owner/repo@0123456789ab"])
+def test_tasks_that_an_agent_lived_through_are_not_evaluated_on(coach: rf.Reflector, url: str, name: str) -> None:
+    coach.improve(trials=2, score=lambda task, answer: 0.0)(lambda task, advice="": "x")({"id": name})
+    tasks = [Task(id=other, environment="agent", split="held_out") for other in (name, "owner/repo", "refund-3")]
     with (
         closing(Store(url, "agent")) as store,
-        pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'refund-2'"),
+        pytest.raises(ConfigError, match=f"1 of 3 evaluation tasks were used for training, such as '{name}'"),
     ):
         refuse_trained_tasks(store, tasks)
 
@@ -246,3 +250,47 @@ def test_what_cannot_work_is_refused_at_once(server: Endpoint, url: str, tmp_pat
 def test_a_closed_reflector_opens_again(coach: rf.Reflector, url: str) -> None:
     coach.close()
     assert coach.advise("Open 3", "0 fails; the note says 3").text == "Enter 3."
+
+
+def test_a_score_that_ends_the_program_costs_only_the_retries(coach: rf.Reflector, url: str) -> None:
+    agent = coach.improve(trials=2, score=lambda task, answer: sys.exit("wrong"))(lambda task, advice="": "good")
+    assert agent("Anything") == "good"
+    assert facts(url)[::2] == ({}, ["SystemExit: wrong"])
+
+
+def test_a_reflector_that_is_closed_inside_an_attempt_closes_after_it(coach: rf.Reflector, url: str) -> None:
+    @coach.improve(trials=2, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        coach.close()
+        return enter(task, advice)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(agent, "5").result(60) == "5 opens it"
+    assert facts(url)[1] == [1.0]
+    assert not [thread for thread in threading.enumerate() if thread.name == "retroformer"]
+
+
+@pytest.mark.parametrize("ending", ["return", "exit"])
+def test_a_process_that_an_attempt_forks_leaves_the_call_to_its_parent(
+    coach: rf.Reflector, url: str, ending: str
+) -> None:
+    @coach.improve(trials=2, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        child = os.fork()
+        if child == 0:
+            if ending == "return":
+                return "the child"
+            raise SystemExit
+        children.append(child)
+        return enter(task, advice)
+
+    children, parent = list[int](), os.getpid()
+    try:
+        said = agent("5")
+    finally:
+        if os.getpid() != parent:
+            os._exit(7)  # The child has left the call.
+    assert said == "5 opens it"
+    for child in children:
+        assert becomes_true(lambda child=child: os.waitpid(child, os.WNOHANG)[1])
+    assert facts(url)[1] == [1.0]

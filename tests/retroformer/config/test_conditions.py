@@ -23,6 +23,7 @@ from retroformer.run.provenance import Provenance, ServedModel
 from retroformer.run.store import open_store
 from tests.support.characters import advice, attempt_at
 from tests.support.endpoint import Endpoint
+from tests.support.facts import add_trajectory
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 from train.data.inputs import rated
 
@@ -244,7 +245,7 @@ def test_training_and_import_need_no_data_of_the_environment(tmp_path: Path) -> 
         store.declare("collect", bound)
         task = Task(id="a", environment="alfworld", split="train")
         for trial in (0, 1):
-            store.add_trajectory(Key(arm="collect", task_id="a", trial=trial), attempt_at(task))
+            add_trajectory(store, Key(arm="collect", task_id="a", trial=trial), attempt_at(task))
         store.add_reflection(Key(arm="collect", task_id="a", trial=1), 0, advice("Look."))
     assert rated(load(path))
     export_cases(load(there), tmp_path / "out.jsonl", exact=True)

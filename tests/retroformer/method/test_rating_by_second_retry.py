@@ -10,6 +10,7 @@ from retroformer.method.rating import Rerating, ratings
 from retroformer.method.records import Key, Outcome, Trajectory
 from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, advice, attempt_at
+from tests.support.facts import add_trajectory
 
 LOST, WON = Outcome.FAILURE, Outcome.SUCCESS
 
@@ -31,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def play(store: Store, trial: int, candidate: int = 0, outcome: Outcome = LOST, repeat: int = 0) -> None:
     """Store an attempt, whose own return is always 0.5."""
     key = Key(arm="collect", task_id=CAPITAL.id, trial=trial, candidate=candidate, repeat=repeat)
-    store.add_trajectory(key, attempt_at(rewards=(0.5,), outcome=outcome))
+    add_trajectory(store, key, attempt_at(rewards=(0.5,), outcome=outcome))
 
 
 def advise(store: Store, trial: int, candidate: int = 0, after: int = 0) -> None:
@@ -137,7 +138,7 @@ def test_as_in_evaluation_the_last_attempt_within_the_two_retries_counts(store: 
     play(store, 0)
     advise(store, 1)
     key = Key(arm="collect", task_id=CAPITAL.id, trial=1)
-    store.add_trajectory(key, attempt_at(outcome=WON).model_copy(update={"judged": False}))
+    add_trajectory(store, key, attempt_at(outcome=WON).model_copy(update={"judged": False}))
     advise(store, 2)
     play(store, 2)
     assert rated(store) == {"advice 1.0": 0.0, "advice 2.0": -1.0}

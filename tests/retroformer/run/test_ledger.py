@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import event
 
 from retroformer.errors import ConfigError, StoreError
-from retroformer.method.records import Key
+from retroformer.method.records import Key, Trajectory
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import NewInvalid, NewTrajectory, Store
 from tests.support.characters import CAPITAL, PRICE, attempt_at
+from tests.support.facts import add_trajectory
 
 KEY = Key(arm="collect", task_id=CAPITAL.id)
 
@@ -74,7 +75,7 @@ def test_facts_of_interrupted_callers_are_stored(ledger: Ledger) -> None:
 def test_after_a_permanent_error_nothing_is_read_or_written(ledger: Ledger, tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as other:
         other.declare("collect", {"seed": 1})
-        other.add_trajectory(KEY, attempt_at())
+        add_trajectory(other, KEY, attempt_at())
     paid = list[int]()
 
     async def go_on() -> None:
@@ -118,3 +119,16 @@ def test_a_lost_database_fails_everything_that_waits(ledger: Ledger, tmp_path: P
             await ledger.ask(ledger.store.arms)
 
     asyncio.run(go_on())
+
+
+def test_an_attempt_that_is_too_long_is_invalid_and_costs_no_other_fact(ledger: Ledger) -> None:
+    long = attempt_at().model_copy(update={"opening": "x" * (65 << 20)})
+    facts = [NewTrajectory(KEY.model_copy(update={"repeat": n}), long if n == 1 else attempt_at()) for n in range(3)]
+
+    async def keep() -> list[Trajectory]:
+        return list(await asyncio.gather(*map(ledger.keep_trajectory, facts)))
+
+    kept = asyncio.run(keep())
+    assert [attempt.outcome.value for attempt in kept] == ["failure", "invalid", "failure"]
+    assert ledger.store.arm_counts()["collect"] == (2, 0, 1)
+    assert ledger.store.invalid_causes("collect") == ["A fact of 65 MiB is too long: at most 64 MiB."]

@@ -8,6 +8,7 @@ from retroformer.config.file import load
 from retroformer.method.records import Key, Reflection, Task
 from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 from tests.train.world import AUTHOR, GOOD, collect, config_file, prompt
 from train.data.inputs import pairs, positive_reflections, prompts, rated
 
@@ -25,9 +26,9 @@ def test_a_blank_reflection_is_neither_imitated_nor_paired_nor_scored(
     for name, score in (("lucky", 1.0), ("collect task-0", 0.5)):
         subject = Task(id=name, environment="riddles", split="train")
         key = Key(arm="collect", task_id=name, trial=1, candidate=2)
-        store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(subject))
+        add_trajectory(store, Key(arm="collect", task_id=name), attempt_at(subject))
         store.add_reflection(key, 0, Reflection(text=blank, prompt=prompt(name), author=AUTHOR))
-        store.add_trajectory(key, attempt_at(subject, (score,)))
+        add_trajectory(store, key, attempt_at(subject, (score,)))
     store.close()
     assert [len(pairs(experiment)), len(positive_reflections(experiment)), len(rated(experiment))] == before
     assert {advice.text for advice in positive_reflections(experiment)} == {GOOD}

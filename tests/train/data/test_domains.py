@@ -15,6 +15,7 @@ from retroformer.method.records import Key, Outcome, Reflection, Task
 from retroformer.run.stage_metrics import read_metrics
 from retroformer.run.store import Store, open_store
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 from tests.train.world import AUTHOR, BAD, GOOD, config_file, prompt
 from train.__main__ import main
 from train.data import inputs
@@ -51,12 +52,12 @@ def fill(config: Path, household: int = 3, questions: int = 2) -> None:
 
 def _fill_one(store: Store, environment: str, name: str, *, written: bool) -> None:
     task = Task(id=name, environment=environment, split="train")
-    store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(task))
+    add_trajectory(store, Key(arm="collect", task_id=name), attempt_at(task))
     for candidate, text in enumerate((GOOD, BAD)):
         key = Key(arm="collect", task_id=name, trial=1, candidate=candidate)
         advice = Reflection(text=text, prompt=prompt(f"{environment} {name}"), author=AUTHOR)
         store.add_reflection(key, 0, advice)
-        store.add_trajectory(key, attempt_at(task, (float(text == GOOD),)))
+        add_trajectory(store, key, attempt_at(task, (float(text == GOOD),)))
         if written:
             store.add_reflection(key.model_copy(update={"arm": "written"}), 0, advice)
 
@@ -80,7 +81,7 @@ def test_the_rows_of_all_domains_are_pooled(tiny_base: Path, workplace: Path) ->
     with closing(open_store(experiment)) as store:
         store.declare("collect", conditions(experiment))
         solved = Task(id="solved at once", environment="alfworld", split="train")
-        store.add_trajectory(Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
+        add_trajectory(store, Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
     assert "solved at once" in inputs.rated_tasks(experiment)[0].tasks
 
 

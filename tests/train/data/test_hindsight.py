@@ -10,6 +10,7 @@ from retroformer.errors import MissingInput
 from retroformer.method.records import Ending, Key, Outcome, Reflection, Step, Task, Trajectory
 from retroformer.run.store import open_store
 from tests.support.characters import CAPITAL, attempt_at
+from tests.support.facts import add_trajectory
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.data.inputs import advice_to_imitate
 from train.data.samples import AdviceText
@@ -42,10 +43,10 @@ def store_game(config: Path, game: str, retry: Trajectory | None, rule: str) -> 
     """Store a failure at drawer 1, a reflection on it, and its retry."""
     with closing(open_store(load(config))) as store:
         first, second = Key(arm="collect", task_id=game), Key(arm="collect", task_id=game, trial=1)
-        store.add_trajectory(first, played(game, "drawer 1", "nothing"))
+        add_trajectory(store, first, played(game, "drawer 1", "nothing"))
         store.add_reflection(second, 0, Reflection(text=rule, prompt=prompt(game), author=AUTHOR))
         if retry is not None:
-            store.add_trajectory(second, retry)
+            add_trajectory(store, second, retry)
 
 
 def test_a_failure_is_relabelled_with_what_a_retry_has_found(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
     with closing(open_store(load(config))) as store:
         book = played("book-1", "desk 1", "a book 1", solved=True)
         book = book.model_copy(update={"opening": ROOM.replace("mug", "book")})
-        store.add_trajectory(Key(arm="collect", task_id="book-1"), book)
+        add_trajectory(store, Key(arm="collect", task_id="book-1"), book)
         store.add_reflection(
             Key(arm="collect", task_id="book-1", trial=1), 0, Reflection(text="x", prompt=prompt("b"), author=AUTHOR)
         )
@@ -150,11 +151,11 @@ def test_the_gain_of_a_retry_without_advice_does_not_hide_the_best_advice(tmp_pa
     experiment = load(config, ["train.sft.texts=hindsight"])
     with closing(open_store(experiment)) as store:
         first = Key(arm="collect", task_id="riddle")
-        store.add_trajectory(first, attempt_at(CAPITAL))
+        add_trajectory(store, first, attempt_at(CAPITAL))
         for candidate, (text, returned) in enumerate((("", 0.4), (GOOD, 0.6), (BAD, 0.0))):
             retry = Key(arm="collect", task_id="riddle", trial=1, candidate=candidate)
             store.add_reflection(retry, 0, Reflection(text=text, prompt=prompt("riddle"), author=AUTHOR))
-            store.add_trajectory(retry, attempt_at(CAPITAL, (returned,)))
+            add_trajectory(store, retry, attempt_at(CAPITAL, (returned,)))
     assert [advice.text for advice in advice_to_imitate(experiment)] == [GOOD]
 
 

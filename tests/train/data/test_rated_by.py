@@ -16,6 +16,7 @@ from retroformer.method.records import Key, Outcome, Reflection, Task
 from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.support.data import DATA, needs_data
+from tests.support.facts import add_trajectory
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.commands import train
 from train.data import inputs
@@ -110,7 +111,7 @@ def test_sft_imitates_what_the_other_return_rates_positively_and_the_summary_sho
         again = Key(arm="collect", task_id="collect task-0", trial=2)
         solved = attempt_at(Task(id="collect task-0", environment="riddles", split="train"), outcome=Outcome.SUCCESS)
         store.add_reflection(again, 1, Reflection(text="Once more.", prompt=prompt("again"), author=AUTHOR))
-        store.add_trajectory(again, solved)
+        add_trajectory(store, again, solved)
     config = Config(path, (), load(path, ["train.rated_by=success_by_second_retry"]))
     assert {advice.text for advice in inputs.positive_reflections(load(path))} == {GOOD}
     assert {advice.text for advice in inputs.positive_reflections(config.experiment)} == {BAD, "Once more."}

@@ -21,6 +21,7 @@ from retroformer.run.store import Store, open_store
 from serve.served_names import served_names
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Body, Endpoint, prompt_of
+from tests.support.facts import add_trajectory
 from tests.support.runs import HOUSEHOLD, facts_of, open_config, write_config
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import AUTHOR, collect, config_file, metrics, prompt
@@ -92,8 +93,8 @@ def quiz(folder: Path, base: Path, url: str, **train: Any) -> Path:
     experiment = load(config)
     store = open_store(experiment)
     for name in ("a", "b"):
-        store.add_trajectory(
-            Key(arm="collect", task_id=name), attempt_at(Task(id=name, environment="hotpotqa", split="all"))
+        add_trajectory(
+            store, Key(arm="collect", task_id=name), attempt_at(Task(id=name, environment="hotpotqa", split="all"))
         )
         key = Key(arm="collect", task_id=name, trial=1)
         store.add_reflection(key, 0, Reflection(text="Hm.", prompt=prompt(name), author=AUTHOR))

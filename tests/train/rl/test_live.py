@@ -20,6 +20,7 @@ from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store, open_store
 from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at
+from tests.support.facts import add_trajectory
 from tests.train.rl.test_ppo import END, PAD
 from tests.train.world import AUTHOR, prompt, tiny_experiment
 from train.base import load_tokenizer
@@ -179,12 +180,12 @@ def test_stop_words_are_a_condition_of_returns_and_not_of_rollouts(tiny_base: Pa
 def test_a_failure_is_read_with_the_memory_of_its_attempt(tiny_base: Path, workplace: Path) -> None:
     store = open_store(tiny_experiment(workplace, tiny_base))
     first = attempt_at(CAPITAL)
-    store.add_trajectory(Key(arm="collect", task_id="capital"), first)
+    add_trajectory(store, Key(arm="collect", task_id="capital"), first)
     for trial, candidate, accepted in ((1, 0, 0), (1, 1, 0), (2, 0, 1), (2, 1, 1)):
         key = Key(arm="collect", task_id="capital", trial=trial, candidate=candidate)
         text = f"advice {trial} {candidate}"
         store.add_reflection(key, accepted, Reflection(text=text, prompt=prompt(f"trial {trial}"), author=AUTHOR))
-        store.add_trajectory(key, attempt_at(CAPITAL, (0.1 * trial, 0.01 * candidate)))
+        add_trajectory(store, key, attempt_at(CAPITAL, (0.1 * trial, 0.01 * candidate)))
     earlier, later = stored_failures(store, ["collect", "collect 2"], Loop())
     store.close()
     assert earlier == Failure(first, Memory(), 1, 0, prompt("trial 1"))
@@ -196,7 +197,7 @@ def test_a_failure_is_read_with_the_memory_of_its_attempt(tiny_base: Path, workp
 
 def test_failures_that_look_the_same_to_the_reflector_are_trained_on_once(tiny_base: Path, workplace: Path) -> None:
     store = open_store(tiny_experiment(workplace, tiny_base))
-    store.add_trajectory(Key(arm="collect", task_id="capital"), attempt_at(CAPITAL))
+    add_trajectory(store, Key(arm="collect", task_id="capital"), attempt_at(CAPITAL))
     for candidate in range(3):
         retried = Key(arm="collect", task_id="capital", trial=1, candidate=candidate)
         again = Key(arm="collect", task_id="capital", trial=2, candidate=candidate)
@@ -204,7 +205,7 @@ def test_failures_that_look_the_same_to_the_reflector_are_trained_on_once(tiny_b
         for key, previous, shown in ((retried, 0, "first"), (again, candidate, looks)):
             advice = Reflection(text=f"advice {candidate}", prompt=prompt(shown), author=AUTHOR)
             store.add_reflection(key, previous, advice)
-            store.add_trajectory(key, attempt_at(CAPITAL))
+            add_trajectory(store, key, attempt_at(CAPITAL))
     failures = stored_failures(store, ["collect"], Loop())
     store.close()
     assert [(failure.trial, failure.accepted) for failure in failures] == [(1, 0), (2, 0), (2, 2)]

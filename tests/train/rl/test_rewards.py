@@ -13,6 +13,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import DrawnToken, Key, Reflection, Sampling, Task
 from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
+from tests.support.facts import add_trajectory
 from tests.train.rl.test_grpo import DRAW, fresh_model, quick_settings, shifted
 from tests.train.rl.test_grpo_stage import QUICK, fresh_adapters
 from tests.train.rl.test_ppo import END, PROMPTS
@@ -115,14 +116,14 @@ def store_rated(config: Path, arm: str, name: str, temperature: float = 1.0, *, 
     """Store a failure with a good and a bad reflection."""
     subject = Task(id=name, environment="riddles", split="train")
     with closing(open_store(load(config))) as store:
-        store.add_trajectory(Key(arm=arm, task_id=name), attempt_at(subject))
+        add_trajectory(store, Key(arm=arm, task_id=name), attempt_at(subject))
         for candidate, (ids, reward) in enumerate(((GOOD, 1.0), (BAD, 0.0))):
             drawn = tuple(DrawnToken(token, -2.0) for token in ids) if tokens else None
             how = Sampling(temperature=temperature)
             advice = Reflection(text=f"{candidate}", prompt=prompt(name), author=AUTHOR, sampling=how, drawn=drawn)
             key = Key(arm=arm, task_id=name, trial=1, candidate=candidate)
             store.add_reflection(key, 0, advice)
-            store.add_trajectory(key, attempt_at(subject, (reward,)))
+            add_trajectory(store, key, attempt_at(subject, (reward,)))
 
 
 def test_the_stage_trains_on_stored_ratings_without_a_reward_model(tiny_base: Path, workplace: Path) -> None:

@@ -17,6 +17,7 @@ from retroformer.method.records import Key, Memory
 from retroformer.run.arm_names import eval_arm
 from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
+from tests.support.facts import add_trajectory
 
 CLEAN, HEAT = "Your task is to: put a clean mug in shelf.", "Your task is to: heat some egg and put it in bin."
 
@@ -176,7 +177,7 @@ def test_only_rated_training_advice_is_retrieved_with_its_source(tmp_path: Path)
     store = Store(f"sqlite:///{tmp_path / 'experience.db'}", "school")
     for arm, text in (("collect", "Rinse it."), (eval_arm("x"), "Leaked.")):
         for trial, reward in enumerate((0.0, 1.0)):
-            store.add_trajectory(Key(arm=arm, task_id="a", trial=trial), attempt_at(task("a"), rewards=(reward,)))
+            add_trajectory(store, Key(arm=arm, task_id="a", trial=trial), attempt_at(task("a"), rewards=(reward,)))
         store.add_reflection(Key(arm=arm, task_id="a", trial=1), 0, advice(text))
     store.add_reflection(Key(arm="collect", task_id="b", trial=1), 0, advice("Not rated."))
     (experience,) = load_rated_advice(store)

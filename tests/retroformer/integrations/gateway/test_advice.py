@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from retroformer.coach.recorder import ADVISED_SPLIT
-from retroformer.method.records import Key, Outcome, Step, task_of_story
+from retroformer.method.records import Key, Outcome, Step
 from tests.support.codes import advise, facts
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.gateway import RunningGateway, gateway, write_gateway_config
@@ -50,7 +50,7 @@ def score(host: str, run: str, **given: Any) -> Any:
 
 
 def of_task(url: str, name: str, arm: str = "collect") -> dict[Key, Any]:
-    return {key: attempt for key, attempt in facts(url, arm)[0].items() if task_of_story(key.task_id) == name}
+    return {key: attempt for key, attempt in facts(url, arm)[0].items() if attempt.task.id == name}
 
 
 def test_an_unchanged_agent_succeeds_with_advice_and_its_attempts_are_rated(

@@ -17,6 +17,7 @@ from retroformer.method.records import Ending, Key, Outcome, Task, Trajectory
 from retroformer.run.store import Store
 from tests.support.codes import facts
 from tests.support.endpoint import Body, Endpoint, prompt_of
+from tests.support.facts import add_trajectory
 from tests.support.runs import open_config
 
 pytest.importorskip("openenv.core.env_server", reason="needs openenv-core")
@@ -185,7 +186,7 @@ def test_training_on_stored_facts_needs_no_server(url: str, tmp_path: Path) -> N
     with closing(Store(f"sqlite:///{tmp_path}/experience.db", "agent")) as store:
         store.declare("collect", made)
         attempt = Trajectory(task=task(1), opening="Guess.", outcome=Outcome.FAILURE, ending=Ending.TERMINATED)
-        store.add_trajectory(Key(arm="collect", task_id="train/1"), attempt)
+        add_trajectory(store, Key(arm="collect", task_id="train/1"), attempt)
         check_training_facts(store, config(tmp_path, "http://127.0.0.1:9"), ["collect"])
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("retroformer.integrations.remote", reason="the integration w
 from retroformer.config.file import load
 from retroformer.method.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
 from retroformer.run.store import open_store
+from tests.support.facts import add_trajectory
 from tests.train.world import save_tiny_model, trained
 
 
@@ -37,14 +38,14 @@ def home(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(folder)
     before, after = (Key(arm="collect", task_id="mug", trial=trial) for trial in (0, 1))
     with closing(open_store(load(folder / "config.yaml"))) as store:
-        store.add_trajectory(before, _attempt(0.0))
+        add_trajectory(store, before, _attempt(0.0))
         advice = Reflection(
             text="Look in shelf 1.",
             prompt=(Message(role="user", content="It failed."),),
             author=Author(endpoint="embedded", model="warm"),
         )
         store.add_reflection(after, 0, advice)
-        store.add_trajectory(after, _attempt(1.0))
+        add_trajectory(store, after, _attempt(1.0))
     return folder
 
 

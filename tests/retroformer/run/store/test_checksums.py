@@ -11,6 +11,7 @@ from retroformer.method.records import Key
 from retroformer.run.store import Store
 from retroformer.run.store.damage import recover
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at
+from tests.support.facts import add_invalid, add_trajectory
 
 CHANGES = {
     "return": "UPDATE trajectories SET episode_return = 1.0",
@@ -31,9 +32,9 @@ def fill(url: str) -> None:
     with closing(Store(url, "riddles")) as store:
         store.declare("collect", {"seed": 0})
         key = Key(arm="collect", task_id=CAPITAL.id)
-        store.add_trajectory(key, attempt_at())
+        add_trajectory(store, key, attempt_at())
         store.add_reflection(key.model_copy(update={"trial": 1}), 0, advice("Say Paris."))
-        store.add_invalid(key, "It was spoiled.", PRICE)
+        add_invalid(store, key, "It was spoiled.", PRICE)
 
 
 def change(url: str, statement: str) -> None:

@@ -18,6 +18,7 @@ from retroformer.method.records import Key
 from retroformer.run.store import Store
 from retroformer.run.store.damage import recover
 from tests.support.characters import advice, attempt_at, task
+from tests.support.facts import add_trajectory
 
 
 def filled(path: Path, attempts: int = 300) -> None:
@@ -26,7 +27,7 @@ def filled(path: Path, attempts: int = 300) -> None:
         store.declare("collect", {"seed": 0})
         for number in range(attempts):
             name = f"{number:04}"
-            store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(task(name)))
+            add_trajectory(store, Key(arm="collect", task_id=name), attempt_at(task(name)))
             store.add_reflection(Key(arm="collect", task_id=name, trial=1), 0, advice(f"Say {number}. " * 20))
 
 
@@ -67,7 +68,7 @@ def test_arms_with_facts_stay_bound_for_any_damaged_page(tmp_path: Path, filler:
         store.declare("collect", DECLARED)
         for number in range(3):
             name = f"{number:04}"
-            store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(task(name)))
+            add_trajectory(store, Key(arm="collect", task_id=name), attempt_at(task(name)))
             store.add_reflection(Key(arm="collect", task_id=name, trial=1), 0, advice(f"Say {number}. " * 1000))
     whole = path.read_bytes()
     recovered = set[int]()
@@ -107,7 +108,7 @@ def require_whole_and_bound(store: Store, trajectories: int, reflections: int) -
     assert store.conditions("collect") in (DECLARED, {}), "their page may be the damaged one"
     if store.conditions("collect") == DECLARED:
         store.declare("collect", DECLARED)
-        store.add_trajectory(new, attempt_at(task("new")))
+        add_trajectory(store, new, attempt_at(task("new")))
 
 
 def test_a_missing_table_is_skipped(tmp_path: Path) -> None:

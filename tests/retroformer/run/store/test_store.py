@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from retroformer.errors import ConfigError, StoreError
 from retroformer.method.records import Key, Outcome, Step, Usage
 from retroformer.run.store import NewReflection, NewTrajectory, Store
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
+from tests.support.facts import add_invalid, add_trajectory
 
 KEY = Key(arm="collect", task_id=CAPITAL.id)
 RETRY = Key(arm="collect", task_id=CAPITAL.id, trial=1)
@@ -33,7 +35,7 @@ def store(url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 def test_a_stored_fact_is_read_back_unchanged(store: Store) -> None:
     trajectory, reflection = attempt_at(rewards=(0.1, 0.2)), advice("Say »Paris«.\nNot Lyon.")
-    store.add_trajectory(KEY, trajectory)
+    add_trajectory(store, KEY, trajectory)
     store.add_reflection(RETRY, 0, reflection)
     assert store.trajectory(KEY) == trajectory
     assert store.reflection(RETRY) == reflection
@@ -49,8 +51,8 @@ def test_a_key_without_a_fact_returns_none(store: Store) -> None:
 
 def test_the_second_writer_of_a_key_changes_nothing_and_gets_the_stored_fact(store: Store) -> None:
     first, second = attempt_at(rewards=(0.0,)), attempt_at(rewards=(1.0,))
-    assert store.add_trajectory(KEY, first) == first
-    assert store.add_trajectory(KEY, second) == first
+    assert add_trajectory(store, KEY, first) == first
+    assert add_trajectory(store, KEY, second) == first
     assert store.trajectories("collect") == {KEY: first}
     assert store.add_reflection(RETRY, 0, advice("one")).text == "one"
     assert store.add_reflection(RETRY, 1, advice("two")).text == "one"
@@ -61,33 +63,33 @@ def test_the_second_writer_of_a_key_changes_nothing_and_gets_the_stored_fact(sto
 
 def test_another_store_on_the_same_database_sees_the_facts_at_once(store: Store, url: str) -> None:
     other = Store(url, store.experiment)
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     assert other.trajectory(KEY) == attempt_at()
     other.close()
 
 
 def test_experiments_in_one_database_are_separate(store: Store, url: str) -> None:
     other = Store(url, store.experiment + " again")
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     assert other.trajectory(KEY) is None
     assert other.arms() == []
     other.close()
 
 
 def test_an_invalid_attempt_is_counted_and_leaves_its_key_free(store: Store) -> None:
-    store.add_invalid(KEY, "The school is closed.", PRICE)
-    store.add_invalid(KEY, "The school has burnt down.", PRICE)
+    add_invalid(store, KEY, "The school is closed.", PRICE)
+    add_invalid(store, KEY, "The school has burnt down.", PRICE)
     assert store.trajectory(KEY) is None
     assert store.invalid_causes("collect") == ["The school is closed.", "The school has burnt down."]
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     assert store.trajectory(KEY) == attempt_at()
 
 
 def test_usage_counts_rollouts_reflections_and_invalid_attempts(store: Store) -> None:
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     store.add_reflection(RETRY, 0, advice("Say Paris."))
-    store.add_invalid(RETRY, "The school is closed.", PRICE)
-    store.add_trajectory(Key(arm="other", task_id="x"), attempt_at(task("x")))
+    add_invalid(store, RETRY, "The school is closed.", PRICE)
+    add_trajectory(store, Key(arm="other", task_id="x"), attempt_at(task("x")))
     assert store.usage("collect") == PRICE + PRICE + PRICE
     assert store.usage("nobody") == Usage()
 
@@ -95,16 +97,16 @@ def test_usage_counts_rollouts_reflections_and_invalid_attempts(store: Store) ->
 def test_facts_come_in_the_order_of_their_keys(store: Store) -> None:
     keys = [Key(arm="collect", task_id=name, trial=trial) for name in ("a", "b") for trial in (0, 1, 2)]
     for key in reversed(keys):
-        store.add_trajectory(key, attempt_at(task(key.task_id)))
+        add_trajectory(store, key, attempt_at(task(key.task_id)))
     assert list(store.trajectories("collect")) == keys
 
 
 def test_the_same_conditions_may_be_declared_again(store: Store) -> None:
     store.declare("collect", {"seed": 0, "loop": {"memory": 3}})
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     store.declare("collect", {"loop": {"memory": 3}, "seed": 0})
     store.declare("eval/trial 0", {"seed": 1})
-    store.add_trajectory(RETRY, attempt_at())
+    add_trajectory(store, RETRY, attempt_at())
     assert store.conditions("collect") == {"loop": {"memory": 3}, "seed": 0}
     assert store.conditions("eval/trial 0") is None
 
@@ -113,13 +115,13 @@ def test_the_first_fact_binds_the_conditions_which_may_change_before_it(store: S
     store.declare("collect", {"seed": 0})
     store.declare("collect", {"seed": 7})
     assert store.conditions("collect") is None
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     assert store.conditions("collect") == {"seed": 7}
 
 
 def test_changed_conditions_are_refused_and_named(store: Store) -> None:
     store.declare("collect", {"seed": 0, "loop": {"memory": 3, "actions": 12}})
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     with pytest.raises(ConfigError) as refused:
         store.declare("collect", {"seed": 7, "loop": {"memory": 3, "actions": 30}})
     assert "loop.actions=12, not 30, seed=0, not 7" in str(refused.value)
@@ -130,7 +132,7 @@ def test_the_second_of_two_processes_with_different_conditions_is_refused(store:
     other = Store(url, store.experiment)
     store.declare("collect", {"seed": 0})
     other.declare("collect", {"seed": 7})
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     with pytest.raises(ConfigError, match="seed=0, not 7"):
         other.add_reflection(RETRY, 0, advice("Say Paris."))
     assert store.reflections("collect") == []
@@ -141,7 +143,7 @@ def test_many_stages_may_open_bind_and_write_a_new_store_at_once(url: str) -> No
     def stage(number: int) -> str:
         opened = Store(url, "a race")
         opened.declare("collect", {"seed": 0})
-        kept = opened.add_trajectory(KEY, attempt_at(rewards=(float(number),)))
+        kept = add_trajectory(opened, KEY, attempt_at(rewards=(float(number),)))
         opened.close()
         return f"{kept.episode_return:g}"
 
@@ -183,7 +185,8 @@ from tests.support.characters import attempt_at, task
 def fill(arguments):
     store = Store(f"sqlite:///{arguments[0]}/experience.db", "riddles")
     for number in range(10_000):
-        store.add_trajectory(Key(arm="collect", task_id=str(number)), attempt_at(task("x" * 4000)))
+        key = Key(arm="collect", task_id=str(number))
+        store.add([NewTrajectory(key, attempt_at(task("x" * 4000)))])
         print(number, flush=True)
 run_command(fill)
 """
@@ -214,7 +217,7 @@ def test_the_outcome_of_an_attempt_can_be_queried_in_sql(tmp_path: Path) -> None
     import sqlite3
 
     store = Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
-    store.add_trajectory(KEY, attempt_at(rewards=(1.0,), outcome=Outcome.SUCCESS))
+    add_trajectory(store, KEY, attempt_at(rewards=(1.0,), outcome=Outcome.SUCCESS))
     store.close()
     connection = sqlite3.connect(tmp_path / "experience.db")
     rows = connection.execute(
@@ -232,16 +235,16 @@ def test_characters_that_a_database_cannot_hold_are_replaced_in_one_place(store:
     played = attempt_at(rewards=(0.0,))
     (step,) = played.steps
     spoken = played.model_copy(update={"steps": (step.model_copy(update={"observation": text}),)})
-    kept_attempt = store.add_trajectory(KEY, spoken)
+    kept_attempt = add_trajectory(store, KEY, spoken)
     assert kept_attempt.steps[0].observation == kept.text
     assert store.trajectory(KEY) == kept_attempt
-    store.add_invalid(KEY, text, PRICE)
+    add_invalid(store, KEY, text, PRICE)
     assert store.last_cause("collect") == kept.text
 
 
 def test_a_call_that_lost_a_race_is_charged(store: Store) -> None:
-    store.add_trajectory(KEY, attempt_at())
-    store.add_trajectory(KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
+    add_trajectory(store, KEY, attempt_at())
     assert store.usage("collect") == PRICE + PRICE
     assert store.arm_counts()["collect"].attempts == 1
 
@@ -261,7 +264,7 @@ def test_the_first_of_several_facts_with_one_key_in_one_transaction_counts(store
 def test_a_transaction_with_a_refused_fact_stores_nothing(store: Store, url: str) -> None:
     other = Store(url, store.experiment)
     other.declare("bound", {"seed": 1})
-    other.add_trajectory(KEY.model_copy(update={"arm": "bound"}), attempt_at())
+    add_trajectory(other, KEY.model_copy(update={"arm": "bound"}), attempt_at())
     other.close()
     facts = [NewTrajectory(KEY, attempt_at()), NewTrajectory(KEY.model_copy(update={"arm": "bound"}), attempt_at())]
     with pytest.raises(ConfigError):
@@ -273,7 +276,7 @@ def test_a_transaction_with_a_refused_fact_stores_nothing(store: Store, url: str
 def test_facts_come_in_byte_order_in_any_locale_of_the_server(store: Store) -> None:
     names = ["Zebra", "apple", "Öl", "äpfel", "B-2", "B 10", "b"]
     for name in names:
-        store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(task(name)))
+        add_trajectory(store, Key(arm="collect", task_id=name), attempt_at(task(name)))
     assert [key.task_id for key in store.trajectories("collect")] == sorted(names)
     assert [row.task_id for row in store.attempt_rows("collect", sorted(names))] == sorted(names)
 
@@ -297,7 +300,7 @@ def test_a_transaction_that_is_repeated_binds_its_arm_and_stores_its_facts_once(
 
     store.declare("collect", {"seed": 1})
     event.listen(store._database._engine, "commit", fail)
-    kept = store.add_trajectory(KEY, attempt_at())
+    kept = add_trajectory(store, KEY, attempt_at())
     assert not failures
     assert kept == attempt_at()
     assert store.arm_counts()["collect"].attempts == 1
@@ -305,13 +308,14 @@ def test_a_transaction_that_is_repeated_binds_its_arm_and_stores_its_facts_once(
     assert store.arms() == ["collect"]
 
 
-def test_a_file_that_is_removed_while_it_is_in_use_is_noticed_before_the_next_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["experience.db", "experience.db-wal"])
+def test_a_file_that_is_removed_while_it_is_in_use_is_noticed_before_the_next_write(tmp_path: Path, lost: str) -> None:
     path = tmp_path / "experience.db"
     store = Store(f"sqlite:///{path}", "riddles")
-    store.add_trajectory(KEY, attempt_at())
-    path.unlink()
+    add_trajectory(store, KEY, attempt_at())
+    (tmp_path / lost).unlink()
     with pytest.raises(StoreError, match="was removed or replaced while it was in use"):
-        store.add_trajectory(KEY.model_copy(update={"trial": 1}), attempt_at())
+        add_trajectory(store, KEY.model_copy(update={"trial": 1}), attempt_at())
     store.close()
 
 
@@ -323,7 +327,34 @@ def test_an_api_key_that_a_model_repeats_is_not_stored(store: Store) -> None:
     assert [stored.reflection.text for stored in store.stream_reflections("collect")] == [kept.text]
 
 
-@pytest.mark.parametrize("name", ["half \ud83d", "with\0NUL"])
-def test_a_task_id_that_no_database_can_hold_has_no_key(name: str) -> None:
-    with pytest.raises(ValidationError, match="which no database stores"):
-        Key(arm="collect", task_id=name)
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"task_id": "half \ud83d"}, "which no database stores"),
+        ({"task_id": "with\0NUL"}, "which no database stores"),
+        ({"task_id": "é" * 257}, "it has 514 bytes"),
+        ({"arm": "a" * 501}, "it has 501 bytes"),
+        ({"trial": 2_000_000_000}, "less than or equal to 9999"),
+    ],
+)
+def test_what_no_database_or_reader_can_hold_is_no_key(fields: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        Key.model_validate({"arm": "collect", "task_id": "a"} | fields)
+
+
+def test_sums_of_usage_are_no_facts_so_they_have_no_bound(store: Store) -> None:
+    most = Usage(calls=1, prompt_tokens=10**10, dollars=1e12)
+    attempt = attempt_at().model_copy(update={"usage": most + most})
+    for number in range(3):
+        add_trajectory(store, KEY.model_copy(update={"repeat": number}), attempt)
+    assert store.usage("collect").prompt_tokens == 3 * 10**10, "a fact has at most 10^10"
+    assert store.usage_of_arms(lambda arm: True).dollars == 3e12
+    store.check()
+    assert len(store.trajectories("collect")) == 3
+    with pytest.raises(ValidationError, match="less than or equal to 10000000000"):
+        Usage(prompt_tokens=2**53)
+
+
+def test_a_cause_is_stored_up_to_4000_characters(store: Store) -> None:
+    add_invalid(store, KEY, "x" * 2_000_000, PRICE)
+    assert [len(cause) for cause in store.invalid_causes("collect")] == [4000]

@@ -1,0 +1,15 @@
+"""Adds single facts to a store."""
+
+from retroformer.method.records import Key, Trajectory, Usage
+from retroformer.run.store import NewInvalid, NewTrajectory, Store
+
+
+def add_trajectory(store: Store, key: Key, trajectory: Trajectory) -> Trajectory:
+    """Store an attempt and return the one stored under its key."""
+    (kept,) = store.add([NewTrajectory(key, trajectory)])
+    assert isinstance(kept, Trajectory)
+    return kept
+
+
+def add_invalid(store: Store, key: Key, cause: str, usage: Usage) -> None:
+    store.add([NewInvalid(key, cause, usage)])
