@@ -26,7 +26,7 @@ from retroformer.config.sections.base import (
 from retroformer.config.sections.eval import Eval
 from retroformer.config.sections.serve import Serve
 from retroformer.config.sections.train import Train
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
 from retroformer.environments.registry import section_of
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError
@@ -183,7 +183,7 @@ class Experiment(Section):
 
     @property
     def store_url(self) -> SecretUrl:
-        return self.store or SecretUrl(f"sqlite:///{self.folder / STORE_FILE}")
+        return self.store or sqlite_url(self.folder / STORE_FILE)
 
     @property
     def has_store(self) -> bool:

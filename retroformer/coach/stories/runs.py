@@ -9,7 +9,7 @@ from pathlib import Path
 from retroformer.coach.stories.story import Leaks
 from retroformer.config.experiment import STORE_FILE, Experiment
 from retroformer.config.file import load_domains
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import sqlite_url
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput, RetroformerError
 from retroformer.method.records import Trajectory
@@ -85,7 +85,7 @@ def _runs_of_file(file: Path, overrides: Sequence[str], stack: ExitStack) -> Ite
         raise MissingInput(f"{overrides[0]} replaces an entry of a config, but {file} is a store: leave it out.")
     if not file.is_file():
         raise MissingInput(f"There is no run at {file}: name a config, the folder of a run or the file of its store.")
-    url = SecretUrl(f"sqlite:///{file}")
+    url = sqlite_url(file)
     with closing(Store(url, "", read_only=True)) as every:
         names = every.experiments()
     if not names:

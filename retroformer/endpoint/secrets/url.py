@@ -4,8 +4,9 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import GetCoreSchemaHandler, Secret
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -62,6 +63,11 @@ class SecretUrl(Secret[str]):
                 "secret_url", f"Its password or key is left out: write it in place of {HIDDEN}, or take it away"
             )
         return self
+
+
+def sqlite_url(path: Path) -> SecretUrl:
+    """Return the address of an SQLite file, whose name may hold marks of URLs."""
+    return SecretUrl(f"sqlite:///{str(path).translate({ord(mark): quote(mark) for mark in '%?#'})}")
 
 
 def json_with_secrets(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -220,6 +220,9 @@ def _parsed(url: SecretUrl) -> sa.URL:
         parsed = sa.make_url(secret)
     except ValueError:
         raise StoreError(f"The address of the store {url} cannot be read: check its port.") from None
+    if parsed.get_backend_name() == "sqlite":
+        # SQLAlchemy 2.0 leaves the marks of a path as they are written, 2.1 reads them.
+        parsed = parsed.set(database=unquote(rest.partition("?")[0]).removeprefix("/"))
     in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
     if parsed.get_backend_name() == "sqlite" and in_memory:
         raise StoreError(

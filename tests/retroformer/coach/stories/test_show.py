@@ -46,6 +46,13 @@ def test_a_run_is_named_by_its_folder_its_store_or_its_config(
     assert lines[7].split() == ["1", "1", "-", "-", "1", "trial", "0", "door-2"]
 
 
+@pytest.mark.parametrize("name", ["50% done", "why?", "a%20b", "#1"])
+def test_a_run_may_have_marks_of_urls_in_its_name(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.rename(run.parent / name)
+    for named in (f"runs/{name}", f"runs/{name}/experience.db"):
+        assert shown(capsys, named).startswith("doors, arm collect\n")
+
+
 def test_a_story_shows_attempt_advice_retry_and_rating_and_marks_the_first_difference(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
