@@ -23,11 +23,44 @@ _KILL_WITH_PARENT, _ADOPT_ORPHANS = 1, 36
 _POLL_SECONDS = 0.5
 """Time between two looks at the parent where there is no pidfd."""
 _CANNOT_START = 127
+_ERROR_BYTES, _END_BYTES = 1 << 24, 1 << 16
+"""Largest file of a child's standard error, and the end of it that is kept."""
 
 
 def guard_command(command: Sequence[str]) -> tuple[str, ...]:
     """Return the command line that runs this one under a guard of the calling process."""
     return (sys.executable, "-I", "-S", str(Path(__file__)), str(os.getpid()), *command)
+
+
+class ErrorOutput:
+    """Standard error of a child: a file of which only the end is kept and read."""
+
+    def __init__(self) -> None:
+        import tempfile  # The guard starts faster without it.
+
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def last_line(self) -> str:
+        """Return the last line that is not blank; empty if there is none."""
+        lines = self._end().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def trim(self) -> None:
+        """Cut the file to its end if it is large. The child writes on from there, as it shares the position."""
+        if os.fstat(self.fileno()).st_size > _ERROR_BYTES:
+            last = self._end()
+            os.ftruncate(self.fileno(), 0)
+            os.lseek(self.fileno(), 0, os.SEEK_SET)
+            os.write(self.fileno(), last)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _end(self) -> bytes:
+        return os.pread(self.fileno(), _END_BYTES, max(0, os.fstat(self.fileno()).st_size - _END_BYTES))
 
 
 def main(parent: int, command: Sequence[str]) -> NoReturn:

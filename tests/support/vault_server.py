@@ -43,6 +43,14 @@ def crash() -> str:
 
 
 @server.tool()
+def chatter() -> str:
+    """Write much to standard error, then end the server."""
+    for _ in range(64):
+        sys.stderr.write("chatter " * (1 << 18) + "\n")
+    return crash()
+
+
+@server.tool()
 def hang() -> str:
     """Never answer."""
     time.sleep(10**6)

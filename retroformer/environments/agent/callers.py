@@ -14,15 +14,14 @@ import os
 import select
 import signal
 import subprocess
-import tempfile
 import time
 import weakref
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded import MIB, size
-from retroformer.files.program_guard import guard_command
+from retroformer.files.program_guard import ErrorOutput, guard_command
 
 _SHOWN = 300
 """Number of characters of an agent's output that an error message shows."""
@@ -31,10 +30,8 @@ _KILLING_SECONDS = 10.0
 _PART_BYTES = 1 << 16
 LARGEST_ANSWER_BYTES = 64 * MIB
 """Largest answer of an agent; a longer one is refused, so that it cannot fill the memory."""
-_ERRORS_BYTES = 16 * MIB
-"""Size beyond which a program's standard error is cut to its end, since a program may run for days."""
 _LOOK_SECONDS = 1.0
-"""Time between two looks at that size."""
+"""Time between two looks at the size of a program's standard error, since a program may run for days."""
 
 
 def shortened(words: str) -> str:
@@ -160,13 +157,13 @@ class _Running:
         self.answered = False
         """True if it has answered an attempt."""
         self._received = bytearray()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
+        self._errors = ErrorOutput()
         try:
             self._process = subprocess.Popen(
                 guard_command(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._errors,
+                stderr=self._errors.fileno(),
                 bufsize=0,
                 process_group=0,
             )
@@ -196,7 +193,7 @@ class _Running:
         while b"\n" not in part:
             if len(self._received) > LARGEST_ANSWER_BYTES:
                 raise EnvironmentFailure(f"The agent wrote a line longer than {size(LARGEST_ANSWER_BYTES)}, the limit.")
-            self._trim_errors()
+            self._errors.trim()
             left = end - time.monotonic()
             # A program that writes without a pause is always ready.
             if left <= 0:
@@ -224,24 +221,11 @@ class _Running:
         """Return the error that says how the process ended, with the last line of its errors."""
         status = _kill(self._process)
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        lines = self._last_errors().decode(errors="replace").strip().splitlines()
-        return EnvironmentFailure(f"The agent {how} before it answered: {shortened(lines[-1] if lines else 'no word')}")
+        last = shortened(self._errors.last_line() or "no word")
+        return EnvironmentFailure(f"The agent {how} before it answered: {last}")
 
     def stop(self) -> None:
         self._stopping()
-
-    def _last_errors(self) -> bytes:
-        file = self._errors.fileno()
-        return os.pread(file, _PART_BYTES, max(0, os.fstat(file).st_size - _PART_BYTES))
-
-    def _trim_errors(self) -> None:
-        """Cut standard error to its end if it is large. The process writes on from there, as it shares the position."""
-        file = self._errors.fileno()
-        if os.fstat(file).st_size > _ERRORS_BYTES:
-            last = self._last_errors()
-            os.ftruncate(file, 0)
-            os.lseek(file, 0, os.SEEK_SET)
-            os.write(file, last)
 
     def _write(self, line: bytes) -> int:
         """Write as much as the process takes now. Raises EOFError if it has closed its standard input."""
@@ -253,7 +237,7 @@ class _Running:
             raise EOFError from None
 
 
-def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], errors: ErrorOutput) -> None:
     _kill(process)
     for pipe in (process.stdin, process.stdout, errors):
         if pipe is not None:

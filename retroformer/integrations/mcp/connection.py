@@ -2,16 +2,15 @@
 
 import asyncio
 import os
-import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from retroformer.coach.background import Background
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.program_guard import guard_command
+from retroformer.files.program_guard import ErrorOutput, guard_command
 from retroformer.integrations.mcp.section import CLOSING_SECONDS, McpServer
 from retroformer.method.records import Tool
 
@@ -30,7 +29,7 @@ class McpConnection:
     def __init__(self, server: McpServer, timeout_seconds: float) -> None:
         """Open it. Raises EnvironmentFailure."""
         self._server, self._timeout = server, timeout_seconds
-        self._errors: TextIO = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # Open as long as the server.
+        self._errors = ErrorOutput()
         self._changed = True
         self._task: asyncio.Task[None] | None = None
         self._opened: Future[ClientSession] = Future()
@@ -84,7 +83,7 @@ class McpConnection:
 
             program, *words = guard_command(self._server.command)
             started = StdioServerParameters(command=program, args=words, env=dict(os.environ))
-            async with stdio_client(started, errlog=self._errors) as streams:
+            async with stdio_client(started, errlog=cast(TextIO, self._errors)) as streams:
                 yield streams
             return
         import httpx
@@ -140,6 +139,7 @@ class McpConnection:
     def _result(self, work: "Future[Result]", what: str) -> Result:
         """Return the result of work with the server. Raises EnvironmentFailure if there is none, or none in time."""
         awaited: list[Future[Any]] = [work, self._session_end]
+        self._errors.trim()
         wait(awaited, self._timeout, FIRST_COMPLETED)
         cause = f" within {self._timeout:g} s"
         if work.done() or self._session_end.done():
@@ -148,9 +148,8 @@ class McpConnection:
             except (Exception, CancelledError) as error:
                 cause = f": {_innermost(error)}"
         work.cancel()
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        said = f" ({' '.join(lines[-1].split())[:_LONGEST_EXCERPT]})" if lines else ""
+        last = " ".join(self._errors.last_line().split())[:_LONGEST_EXCERPT]
+        said = f" ({last})" if last else ""
         raise EnvironmentFailure(f"The MCP server {what}{cause}{said}.")
 
 

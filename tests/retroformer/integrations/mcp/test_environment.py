@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,16 @@ def test_a_server_that_dies_or_hangs_makes_the_attempt_invalid(section: dict[str
         with pytest.raises(EnvironmentFailure, match=words):
             play.do(name)
         assert "1 codes" in (play.start(), play.do("enter", code="1"))[1].observation
+
+
+def test_a_server_that_writes_much_to_standard_error_takes_no_memory() -> None:
+    with Play() as play:
+        play.start()
+        tracemalloc.start()
+        with pytest.raises(EnvironmentFailure, match=r"\(out of power\)"):
+            play.do("chatter")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
