@@ -160,6 +160,9 @@ def final_text(steps: Sequence[Step]) -> str:
 
 def _call(call: Any, where: str) -> dict[str, Any]:
     """Return a tool call in the form of the OpenAI API."""
+    if isinstance(call, str):
+        with suppress(ValueError, RecursionError):
+            call = json.loads(call)  # verifiers saves calls as texts.
     function = _field(call, "function") or _field(call, "custom") or call
     # LangChain has `args` as a mapping, the OpenAI API `arguments` as JSON, and the `input` of a custom tool as text.
     given = (_field(function, name) for name in ("arguments", "args", "input"))

@@ -4,6 +4,7 @@ Attempts are in the order of the logs' times, and within a log in the order of t
 """
 
 import math
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -25,7 +26,7 @@ from retroformer.agents.messages import clean_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import first_fault, open_regular
+from retroformer.files.bounded import first_fault, most_decompressed, open_regular, size
 from retroformer.files.text import is_storable
 from retroformer.method.records import ChatMessage, Usage, content_text
 
@@ -37,6 +38,7 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no
 _CRASHED = Omission(reason="samples that ended in an error")
 _INVALID = Omission(reason="samples that were invalidated")
 _UNSCORED = Omission(reason="samples without a score")
+_COPIED = Omission(reason="samples that another log has too")
 
 
 def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[TracedAttempt | Omission]:
@@ -50,9 +52,13 @@ def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[
         files = [path] if path.is_file() else []
     if not files:
         raise MissingInput(f"There is no Inspect log (.eval or .json) at {path}: name a log or a folder of logs.")
+    seen = set[Any]()
     for file in files:
         for spec, sample, where in _samples(file):
-            yield _attempt(spec, sample, score, where)
+            # A retried evaluation, a converted log and a copy of one hold the same samples again.
+            identity = sample.uuid or (spec.run_id, spec.task_id, sample.id, sample.epoch)
+            yield _COPIED if identity in seen else _attempt(spec, sample, score, where)
+            seen.add(identity)
 
 
 def _samples(path: Path) -> Iterator[tuple[EvalSpec, EvalSample, str]]:
@@ -60,6 +66,7 @@ def _samples(path: Path) -> Iterator[tuple[EvalSpec, EvalSample, str]]:
     if path.suffix not in _SUFFIXES:
         raise MissingInput(f"{path} is not an Inspect log: the file name must end in .eval or .json.")
     open_regular(path).close()
+    _refuse_bomb(path)
     with _refuse_damage(str(path)):
         spec = read_eval_log(path, header_only=True).eval
         summaries = read_eval_log_sample_summaries(path)
@@ -70,6 +77,18 @@ def _samples(path: Path) -> Iterator[tuple[EvalSpec, EvalSample, str]]:
                 path, summary.id, summary.epoch, resolve_attachments="core", exclude_fields=_LARGE_FIELDS
             )
         yield spec, sample, where
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Raise MissingInput if a log, which is a zip archive, is far larger than its file."""
+    most = most_decompressed(path.stat().st_size)
+    if zipfile.is_zipfile(path):
+        with _refuse_damage(str(path)), zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > most:
+            raise MissingInput(
+                f"{path} holds more than {size(most)}, the limit for a log of its size: get a fresh copy."
+            )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ leaves malformed lines out with a log message, so lines are read and checked her
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from retroformer.agents.messages import clean_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
+from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text, sha256
 from retroformer.method.records import Tokens, Usage, content_text
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
 _CRASHED = Omission(reason="rollouts that ended in an error")
 _UNSCORED = Omission(reason="rollouts without a score of this name")
+_COPIED = Omission(reason="results that another file has too")
+_BEYOND = Omission(reason="rollouts beyond rollouts_per_example")
 
 
 class _Tokens(BaseModel):
@@ -52,13 +55,21 @@ def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[
     files = sorted(path.rglob(_FILE)) if path.is_dir() else [path] if path.is_file() else []
     if not files:
         raise MissingInput(f"There is no {_FILE} of verifiers at {path}: name the file or a folder with some.")
-    order = 0
+    order, seen = 0, set[bytes]()
     for file in files:
-        environment = _environment(file)
+        if (digest := sha256(file).digest()) in seen:
+            yield _COPIED
+            continue
+        seen.add(digest)
+        environment, most = _metadata(file)
         rows = json_rows(file, _rollout, "a line is a saved rollout", line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
+        tried = Counter[int | str]()
         for number, rollout in enumerate(rows, start=1):
             order += 1
-            yield _attempt(rollout, environment, score, order, f"Rollout {number} of {file}")
+            entry = _attempt(rollout, environment, score, order, f"Rollout {number} of {file}")
+            tried[rollout.example_id] += isinstance(entry, TracedAttempt)
+            # An evaluation that was stopped makes the rollouts of an example again.
+            yield _BEYOND if most is not None and tried[rollout.example_id] > most else entry
 
 
 def _rollout(value: Any) -> _Rollout:
@@ -68,16 +79,17 @@ def _rollout(value: Any) -> _Rollout:
         raise ValueError(first_fault(error)) from None
 
 
-def _environment(file: Path) -> str:
-    """Return the name of the environment that was evaluated; that of the folder without metadata."""
+def _metadata(file: Path) -> tuple[str, int | None]:
+    """Return the name of the environment, that of the folder without metadata, and the number of rollouts."""
     metadata = file.with_name(_METADATA)
     if not metadata.is_file():
-        return file.parent.name
+        return file.parent.name, None
     value = parse_json(read_text(metadata, 16 * MIB), str(metadata))
     name = value.get("env_id") if isinstance(value, dict) else None
     if not (isinstance(name, str) and name):
         raise MissingInput(f"{metadata}: env_id is missing: it is the name of the environment.")
-    return name
+    most = value.get("rollouts_per_example")
+    return name, most if isinstance(most, int) and most > 0 else None
 
 
 def _attempt(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -194,3 +195,24 @@ def test_a_thousand_samples_become_ratings(tmp_path: Path, capsys: pytest.Captur
     main(["import", str(config), str(tmp_path / "logs"), "--format", "inspect", "--json"])
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (summary["cases"], summary["rated"], summary["failures"]) == (500, 500, 0)
+
+
+def test_a_sample_that_several_logs_hold_is_one_attempt(logs: Logs, tmp_path: Path) -> None:
+    for name in ("first.eval", "second.eval"):
+        shutil.copy(logs.both, tmp_path / name)
+    entries = list(samples.read(tmp_path))
+    assert sum(isinstance(entry, TracedAttempt) for entry in entries) == 4
+    assert [entry.reason for entry in entries if isinstance(entry, Omission)] == [
+        "samples that another log has too"
+    ] * 4
+
+
+def test_a_log_that_is_a_bomb_is_refused_before_it_is_unpacked(log: Path, tmp_path: Path) -> None:
+    path = changed(log, tmp_path, lambda sample: sample["metadata"].update(padding="a" * (80 << 20)))
+    packed = tmp_path / "packed.eval"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    assert packed.stat().st_size < 1 << 18
+    with pytest.raises(MissingInput, match="holds more than 64 MiB, the limit for a log of its size"):
+        list(samples.read(packed))

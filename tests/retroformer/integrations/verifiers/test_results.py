@@ -1,6 +1,7 @@
 """Tests of the import of rollouts that the real package has saved."""
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 
 from retroformer.__main__ import main
+from retroformer.agents.messages import steps_of
 from retroformer.cases.traced import TracedAttempt
 from retroformer.config.file import load
 from retroformer.errors import MissingInput
 from retroformer.integrations.verifiers.results import read
+from retroformer.method.records import Step
 from retroformer.run.store import open_store
 
 pytest.importorskip("verifiers", reason="needs verifiers")
@@ -131,3 +134,25 @@ def test_a_line_that_is_cut_and_metadata_without_a_name_are_refused(config: Path
         main(["import", str(config), str(folder), "--format", "verifiers"])
     with pytest.raises(MissingInput, match=r"There is no results\.jsonl of verifiers"):
         main(["import", str(config), str(tmp_path / "nowhere"), "--format", "verifiers"])
+
+
+def test_calls_of_tools_are_read_and_rollouts_count_once(tmp_path: Path) -> None:
+    call = {"id": "c1", "name": "add", "arguments": '{"to": 1}'}
+    said = [
+        {"role": "assistant", "content": "I add.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        {"role": "assistant", "content": "2"},
+    ]
+    saved = [rollout(1, "", 0.0, completion=save_utils.sanitize_tool_calls(said)), rollout(1, "3", 0.0)]
+    folder = save(tmp_path / "outputs", [*saved, rollout(1, "4", 0.0)])
+    assert '"tool_calls": ["{' in (folder / "results.jsonl").read_text()
+    (folder / "metadata.json").write_text(json.dumps({"env_id": "sums", "rollouts_per_example": 2}))
+    shutil.copytree(folder, tmp_path / "outputs" / "copy", ignore=lambda *_: ["copy"])
+    first, *others = read(tmp_path / "outputs")
+    assert isinstance(first, TracedAttempt)
+    assert steps_of(first.attempt.messages or ())[0] == Step(thought="I add.", action='add({"to": 1})', observation="2")
+    assert [getattr(entry, "reason", "attempt") for entry in others] == [
+        "attempt",
+        "rollouts beyond rollouts_per_example",
+        "results that another file has too",
+    ]
