@@ -16,7 +16,7 @@ import math
 import re
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
@@ -206,6 +206,8 @@ _MODELS = (Case, CaseTask, CaseAttempt, CaseAdvice, Step, ChatMessage, ContentPa
 _NAMES = sorted({name for model in _MODELS for name in model.model_fields})
 _TYPES = ("str", "float", "int", "bool", "list", "dict")
 """Types in the paths of pydantic's errors, which tell the types that it has tried apart."""
+_FREE = ("input", "data", "conditions")
+"""Fields of a case that hold any JSON."""
 _LONGEST_EXCERPT = 60
 """Largest number of characters of a wrong value in a sentence."""
 
@@ -219,18 +221,18 @@ def parse_case(text: str, where: str) -> Case:
         return Case.model_validate_json(text, strict=True)
     except ValidationError as error:
         fault = error
-    if any(each["type"] == "extra_forbidden" for each in fault.errors(include_url=False)):
+    if fault.errors(include_url=False)[0]["type"] != "json_invalid":
         try:
-            return Case.model_validate_json(_without_client_fields(text), strict=True)
+            return Case.model_validate_json(_without_other_fields(text), strict=True)
         except ValidationError as error:
             fault = error
     raise DamagedFile(f"{where}{fault_of(fault)}; correct it and read the file again.")
 
 
-def _without_client_fields(text: str) -> str:
-    """Return a case without fields of messages that clients add: thinking, and empty ones such as `refusal`."""
-    case, own = json.loads(text), ChatMessage.model_fields
-    for place in ("attempt", "retry"):
+def _without_other_fields(text: str) -> str:
+    """Return a case without nulls, and without what clients add to messages: thinking, empty fields as `refusal`."""
+    case, own = without_nulls(json.loads(text)), ChatMessage.model_fields
+    for place in ("attempt", "retry") if isinstance(case, dict) else ():
         attempt = case.get(place)
         messages = attempt.get("messages") if isinstance(attempt, dict) else None
         for message in messages if isinstance(messages, list) else ():
@@ -238,6 +240,15 @@ def _without_client_fields(text: str) -> str:
                 if name not in own and (not message[name] or name in THINKING):
                     del message[name]
     return json.dumps(case)
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a case without the fields that are null: tables have every field in every row. Free JSON stays."""
+    if isinstance(value, dict):
+        return {
+            name: field if name in _FREE else without_nulls(field) for name, field in value.items() if field is not None
+        }
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def fault_of(error: ValidationError) -> str:

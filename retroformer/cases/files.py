@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import BaseModel, JsonValue
 
-from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case
+from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case, without_nulls
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
-from retroformer.files.bounded import GIB, open_regular, size, text_lines
+from retroformer.files.bounded import GIB, MIB, most_decompressed, open_regular, size, text_lines
 from retroformer.files.durable import replace_file
 from retroformer.method.records import ChatMessage, ContentPart, Reflection
 from retroformer.run.store.rows import serialise
@@ -30,6 +30,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _FILE_BYTES = 64 * GIB
 _ROWS_AT_ONCE = 500
 """Number of cases in memory at a time."""
+_BATCH_BYTES = 64 * MIB
+"""Largest size at which these become Python objects together."""
 _PANDAS_INDEX = "__index_level_"
 """Beginning of the names of columns that pandas adds."""
 
@@ -76,7 +78,7 @@ def _format_of(path: Path) -> Format:
 def _read_lines(path: Path) -> Iterator[Case]:
     """Yield the cases of a file of JSON lines. Raises DamagedFile; MissingInput as `text_lines` raises it."""
     for number, line in text_lines(path, CASE_BYTES, _FILE_BYTES):
-        yield parse_case(line.rstrip(), f"Line {number} of {path}")
+        yield parse_case(line, f"Line {number} of {path}")
 
 
 def _write_lines(path: Path, cases: Iterable[Case]) -> int:
@@ -96,12 +98,20 @@ def _read_parquet(path: Path) -> Iterator[Case]:
     number = 0
     with open_regular(path) as file:
         try:
-            opened = pyarrow.parquet.ParquetFile(file)
+            schema = pyarrow.parquet.ParquetFile(file).schema
+            leaves = [schema.column(place) for place in range(len(schema))]
+            # A dictionary makes a small file large: its values stay in it until their sizes are known.
+            texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+            opened = pyarrow.parquet.ParquetFile(file, read_dictionary=texts)
+            _refuse_bomb(opened.metadata, path)
             columns = [name for name in opened.schema_arrow.names if not name.startswith(_PANDAS_INDEX)]
             for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield _case(row, f"Row {number} of {path}")
+                for part in _parts(batch):
+                    if _decoded_bytes(part.to_struct_array()) > CASE_BYTES and part.num_rows == 1:
+                        raise _too_large(f"Row {number + 1} of {path}")
+                    for row in part.to_pylist():
+                        number += 1
+                        yield _case(row, f"Row {number} of {path}")
         except DamagedFile:
             raise
         except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -109,6 +119,42 @@ def _read_parquet(path: Path) -> Iterator[Case]:
             raise DamagedFile(
                 f"{path} cannot be read as Parquet after row {number} ({what}): get a fresh copy."
             ) from None
+
+
+def _refuse_bomb(metadata: "pyarrow.parquet.FileMetaData", path: Path) -> None:
+    """Raise DamagedFile if the pages of a file are far larger than the file."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    most = most_decompressed(path.stat().st_size)
+    if sum(group.total_byte_size for group in groups) > most:
+        raise DamagedFile(f"{path} holds more than {size(most)}, the limit for a file of its size: name a smaller one.")
+
+
+def _parts(batch: "pyarrow.RecordBatch") -> Iterator["pyarrow.RecordBatch"]:
+    """Yield a batch, or its rows one by one if it is large as Python objects."""
+    if _decoded_bytes(batch.to_struct_array()) <= _BATCH_BYTES:
+        yield batch
+        return
+    for number in range(batch.num_rows):
+        yield batch.slice(number, 1)
+
+
+def _decoded_bytes(array: "pyarrow.Array") -> int:
+    """Return the size of an array in which every value stands by itself, not in a dictionary."""
+    import pyarrow
+    import pyarrow.compute
+
+    if pyarrow.types.is_dictionary(array.type):
+        lengths = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
+        return pyarrow.compute.sum(lengths).as_py() or 0
+    if pyarrow.types.is_struct(array.type):
+        return sum(map(_decoded_bytes, array.flatten()))
+    if pyarrow.types.is_list(array.type) or pyarrow.types.is_large_list(array.type):
+        return _decoded_bytes(array.flatten())
+    return int(array.nbytes)
+
+
+def _too_large(where: str) -> DamagedFile:
+    return DamagedFile(f"{where} holds more than {size(CASE_BYTES)}, the limit for a case: shorten it.")
 
 
 def _write_parquet(path: Path, cases: Iterable[Case]) -> int:
@@ -151,7 +197,7 @@ def _arrow_type(annotation: Any) -> "pyarrow.DataType":
 
 def _case(row: dict[str, Any], where: str) -> Case:
     """Parse a row. Raises DamagedFile."""
-    fields = _without_nulls(row)
+    fields = without_nulls(row)
     for place, holder, name in _json_columns(fields):
         if isinstance(holder[name], str):
             try:
@@ -168,15 +214,8 @@ def _case(row: dict[str, Any], where: str) -> Case:
     except (TypeError, ValueError) as error:
         raise DamagedFile(f"{where} holds a value that is not JSON ({error}): correct its column.") from None
     if len(text) > CASE_BYTES:
-        raise DamagedFile(f"{where} holds more than {size(CASE_BYTES)}, the limit for a case: shorten it.")
+        raise _too_large(where)
     return parse_case(text, where)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Return a row without the fields that are null: Parquet has every field in every row."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _row(case: Case) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Reads files that a user names, within limits: no input may hang a command, fill the memory or end in a traceback.
 
-The limit of a compressed file (`.xz`, `.gz`) applies to its decompressed size. No text may hold an unpaired surrogate,
-which no store, file or terminal accepts. Every refusal is one `MissingInput` sentence; faults of YAML are
-yaml.YAMLErrors.
+The limit of a compressed file (`.xz`, `.gz`) applies to its decompressed size. A text may begin with a byte order mark:
+programs of Windows write one, and some of them UTF-16. No text may hold an unpaired surrogate, which no store, file or
+terminal accepts. Every refusal is one `MissingInput` sentence; faults of YAML are yaml.YAMLErrors.
 """
 
+import codecs
 import errno
 import gzip
 import hashlib
@@ -33,6 +34,11 @@ MOST_LEVELS = 50
 1,000."""
 MOST_VALUES = 100_000
 """Largest number of values in YAML, aliases expanded. The largest shipped config has fewer than 100."""
+_MOST_EXPANSION, _SMALL_BYTES = 300, 64 * MIB
+"""Times by which a file may grow when it is decompressed, unless it stays small: logs grow 30 times, bombs 1,000."""
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MOST_UTF_16_BYTES = 256 * MIB
+"""Largest text in UTF-16, which is converted as a whole."""
 _MOST_YAML_BYTES = MIB
 """Largest YAML file. The largest shipped file, a prompt pack, has 9 KiB."""
 
@@ -95,12 +101,45 @@ def open_limited(path: Path, most_bytes: int) -> Iterator[io.BufferedReader]:
     Raises MissingInput if it is not regular, damaged, or holds more than `most_bytes`, or what `open` raises.
     """
     decompressor = _DECOMPRESSORS.get(path.suffix)
-    refusal = f"{path} holds more than {size(most_bytes)}, the limit for such a file: name a smaller one."
     with open_regular(path) as file, decompressor(file) if decompressor else file as stream:
+        if decompressor is not None:
+            most_bytes = min(most_bytes, most_decompressed(os.fstat(file.fileno()).st_size))
+        refusal = f"{path} holds more than {size(most_bytes)}, the limit for such a file: name a smaller one."
         try:
             yield io.BufferedReader(LimitedStream(stream, most_bytes, refusal), 64 * KIB)
         except _DAMAGE as error:
             raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error
+
+
+def most_decompressed(compressed_bytes: int) -> int:
+    """Return the largest size, in bytes, that so many compressed bytes may have: more is a bomb."""
+    return max(_SMALL_BYTES, _MOST_EXPANSION * compressed_bytes)
+
+
+@contextmanager
+def _open_text(path: Path, most_bytes: int) -> Iterator[io.BufferedIOBase]:
+    """Open a text in UTF-8 after its byte order mark. Raises as `open_limited` does."""
+    with open_limited(path, most_bytes) as stream:
+        try:
+            mark = stream.peek(len(codecs.BOM_UTF8))
+        except _DAMAGE as error:
+            raise MissingInput(f"Line 1 of {path} is damaged ({error}): get a fresh copy.") from error
+        if mark.startswith(_UTF_16):
+            content = stream.read(_MOST_UTF_16_BYTES + 1)
+            if len(content) > _MOST_UTF_16_BYTES:
+                limit = f"{size(_MOST_UTF_16_BYTES)}, the limit for UTF-16"
+                raise MissingInput(f"{path} holds more than {limit}: save it as UTF-8.")
+            try:
+                content = content.decode("utf-16").encode("utf-8")
+            except UnicodeDecodeError as error:
+                raise MissingInput(
+                    f"{path} is not UTF-16, as its mark says ({error.reason}): save it as UTF-8."
+                ) from None
+            yield io.BytesIO(content)
+            return
+        if mark.startswith(codecs.BOM_UTF8):
+            stream.read(len(codecs.BOM_UTF8))
+        yield stream
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
@@ -110,8 +149,9 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """Read a whole decompressed UTF-8 file. Raises as `open_limited` does."""
-    content = read_bytes(path, most_bytes)
+    """Read a whole decompressed text. Raises as `open_limited` does."""
+    with _open_text(path, most_bytes) as stream:
+        content = stream.read()
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -119,9 +159,9 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 
 def text_lines(path: Path, line_bytes: int, most_bytes: int) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines of a UTF-8 file with their numbers from 1. Raises as `open_limited` does."""
+    """Yield the non-blank lines of a text with their numbers from 1, without their ends. Raises as `open_limited`."""
     number = 0
-    with open_limited(path, most_bytes) as stream:
+    with _open_text(path, most_bytes) as stream:
         try:
             while line := stream.readline(line_bytes + 1):
                 number += 1
@@ -129,7 +169,7 @@ def text_lines(path: Path, line_bytes: int, most_bytes: int) -> Iterator[tuple[i
                     limit = f"{size(line_bytes)}, the limit for a line"
                     raise MissingInput(f"Line {number} of {path} is longer than {limit}: shorten it.")
                 if not line.isspace():
-                    yield number, line.decode("utf-8")
+                    yield number, line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             raise _no_utf_8(path, number) from None
         except _DAMAGE as error:
@@ -159,11 +199,14 @@ def json_rows(
 ) -> Iterator[Row]:
     """Yield the result of `read` for each line of a JSON lines file; `wanted` describes a correct line in messages.
 
+    A field that is null is absent: `datasets` writes all fields of the table into every row.
     Raises as `text_lines` does; `read` may raise any exception for data of another shape.
     """
     for number, line in text_lines(path, line_bytes, most_bytes):
         where = f"Line {number} of {path}"
-        value = parse_json(line.rstrip("\r\n"), where)
+        value = parse_json(line, where)
+        if isinstance(value, dict):
+            value = {name: field for name, field in value.items() if field is not None}
         try:
             row = read(value)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:

@@ -136,7 +136,7 @@ def _read_logs(path: Path) -> list[tuple[str, str]]:
         raise MissingInput(f"No logs can be read from {str(path)!r} ({error}): name a file or a folder.") from error
     if not logs:
         raise MissingInput(f"No log in {str(path)!r}: name a .jsonl[.xz] of logs, a .txt log or a folder of them.")
-    return sorted(logs)
+    return sorted((name, text.replace("\r\n", "\n")) for name, text in logs)
 
 
 def _log(row: Any) -> tuple[str, str]:

@@ -92,7 +92,7 @@ def items(path: Path) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _reading(path: Path, most_bytes: int) -> Iterator[IO[str]]:
     try:
-        with open_limited(path, most_bytes) as stream, io.TextIOWrapper(stream, encoding="utf-8") as text:
+        with open_limited(path, most_bytes) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig") as text:
             yield text
     except (EOFError, ValueError) as error:
         raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error

@@ -45,7 +45,7 @@ def _read_file(path: Path) -> Iterator[Span]:
     if suffix in JSON_SUFFIXES:
         for number, line in text_lines(path, MESSAGE_BYTES, _FILE_BYTES):
             where = f"Line {number} of {path}"
-            yield from spans_of_json(parse_json(line.rstrip("\r\n"), where), where)
+            yield from spans_of_json(parse_json(line, where), where)
     elif suffix in PROTOBUF_SUFFIXES:
         for number, content in enumerate(_messages(path), start=1):
             yield from spans_of_protobuf(content, f"Message {number} of {path}")

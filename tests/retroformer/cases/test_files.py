@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import retroformer as rf
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.text import REPLACEMENT
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"name": "Ann"}'}}
@@ -116,3 +117,55 @@ def test_a_wrong_name_gets_one_sentence(tmp_path: Path) -> None:
         rf.read_cases(tmp_path / "cases.csv")
     with pytest.raises(ConfigError, match=r"end it with \.jsonl or \.parquet"):
         rf.write_cases(tmp_path / "cases.csv", [])
+
+
+def test_nulls_are_absent_fields_as_tables_write_them(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [json.loads(case.model_dump_json()) for case in CASES[:1]]
+    rows[0]["advice"] = None
+    rows[0]["attempt"] |= {"messages": [{"role": "assistant", "content": "No.", "name": None, "tool_calls": None}]}
+    rows += [{**rows[0], "advice": {"text": "Ask.", "model": "sft"}}]
+    datasets.Dataset.from_list(rows).to_json(tmp_path / "cases.jsonl")
+    assert '"advice":null' in (tmp_path / "cases.jsonl").read_text()
+    first, second = rf.read_cases(tmp_path / "cases.jsonl")
+    assert first.advice is None
+    assert second.advice is not None
+    free = {"task": {"id": "1", "input": {"order": None}}, "attempt": {"score": 0, "output": "x", "usage": None}}
+    (tmp_path / "free.jsonl").write_bytes(json.dumps(free).encode("utf-8-sig"))
+    (case,) = rf.read_cases(tmp_path / "free.jsonl")
+    assert case.task.input == {"order": None}
+
+
+@pytest.mark.parametrize("rows", [1, 400])
+def test_a_parquet_dictionary_that_grows_is_refused_and_takes_no_memory(tmp_path: Path, rows: int) -> None:
+    # One value of 17 or 10 MiB, compressed to a few KiB, stands in every row.
+    value = "a" * ((17 if rows == 1 else 10) << 20)
+    inputs = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, pyarrow.int32()), pyarrow.array([value]))
+    ids = pyarrow.array([f"t{number}" for number in range(rows)])
+    table = {
+        "task": pyarrow.StructArray.from_arrays([ids, inputs], ["id", "input"]),
+        "attempt": pyarrow.array([{"score": 0.0, "output": "x"}] * rows),
+    }
+    path = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(table), path, compression="zstd")
+    assert path.stat().st_size < 1 << 14
+    tracemalloc.start()
+    try:
+        if rows == 1:
+            with pytest.raises(DamagedFile, match=r"Row 1 of .* holds more than 16 MiB, the limit for a case"):
+                list(rf.read_cases(path))
+        else:
+            assert sum(1 for _ in rf.read_cases(path)) == rows
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_parquet_pages_that_grow_are_refused(tmp_path: Path) -> None:
+    rows = [
+        {"task": {"id": "1", "input": "a" * (9 << 20)}, "attempt": {"score": 1, "output": str(n)}} for n in range(9)
+    ]
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, tmp_path / "cases.parquet", compression="zstd", use_dictionary=False)
+    with pytest.raises(DamagedFile, match="holds more than 64 MiB, the limit for a file of its size"):
+        list(rf.read_cases(tmp_path / "cases.parquet"))

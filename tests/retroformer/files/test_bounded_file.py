@@ -67,7 +67,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
 def test_a_line_is_numbered_and_no_longer_than_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_bytes(b"1234\n\n \r\n12345\r\n12")
-    assert list(text_lines(path, 7, 100)) == [(1, "1234\n"), (4, "12345\r\n"), (5, "12")]
+    assert list(text_lines(path, 7, 100)) == [(1, "1234"), (4, "12345"), (5, "12")]
     with pytest.raises(MissingInput, match=r"Line 4 of .*lines\.txt is longer than 6 bytes, the limit for a line"):
         list(text_lines(path, 6, 100))
 
@@ -100,3 +100,23 @@ def test_a_digest_needs_no_more_memory_for_a_longer_file(tmp_path: Path) -> None
 
 def test_sizes_are_formatted_with_units() -> None:
     assert [size(count) for count in (7, 1024, 64 << 20, 16 << 30)] == ["7 bytes", "1 KiB", "64 MiB", "16 GiB"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_text_may_begin_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes('{"naïve": 1}\r\n2\n'.encode(encoding))
+    assert list(text_lines(path, 20, 100)) == [(1, '{"naïve": 1}'), (2, "2")]
+    assert read_text(path, 100) == '{"naïve": 1}\r\n2\n'
+    path.write_bytes("a".encode("utf-16") + b"\0")
+    with pytest.raises(MissingInput, match=r"tasks\.jsonl is not UTF-16, as its mark says \(truncated data\)"):
+        read_text(path, 100)
+
+
+def test_a_bomb_is_refused_though_its_lines_are_short(tmp_path: Path) -> None:
+    path = tmp_path / "cases.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n" * (25 << 20)))
+    assert path.stat().st_size < 1 << 17
+    with pytest.raises(MissingInput, match="holds more than 64 MiB, the limit"):
+        for _ in text_lines(path, 100, 1 << 40):
+            pass
