@@ -4,14 +4,13 @@ A stage's fingerprint is the sha256 over everything that determines its result: 
 stage, the data, and the adapters that it starts from.
 
 - If the stage's folder holds this fingerprint, the stage is done, and running it again does nothing.
-- Otherwise the stage runs, and replaces the folder in one rename at its end.
+- Otherwise the stage runs, and replaces the folder at its end.
 - Checkpoints are stored under the fingerprint, so a killed stage resumes only with the same inputs.
 """
 
 import hashlib
 import json
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -142,6 +141,7 @@ def finished(stage: Stage) -> StageMetrics | None:
     Raises:
         DamagedFile, NotFinite, ProvenanceError: the stage is done, but its adapter or its metrics have changed since.
     """
+    durable.put_back(stage.folder)
     if not (stage.folder / METRICS).is_file():
         return None
     metrics = read_metrics(stage.folder)
@@ -151,7 +151,7 @@ def finished(stage: Stage) -> StageMetrics | None:
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
-    """Let `write` save the adapter, add metrics, config and model card, and replace the stage's folder in one rename.
+    """Let `write` save the adapter, add metrics, config and model card, and replace the stage's folder.
 
     Only the main process writes.
 
@@ -200,34 +200,27 @@ def _task_facts(stage: Stage) -> dict[str, Any]:
 def _delete_in_one_rename(folder: Path) -> None:
     """Delete `folder` so that a kill leaves all of it or nothing: no run may resume from half of the checkpoints."""
     deleted = folder.with_name(f".{folder.name}.deleted")
-    shutil.rmtree(deleted, ignore_errors=True)
+    durable.delete(deleted)
     if folder.exists():
         folder.rename(deleted)
         # Without this, a power cut could undo the rename and keep some of the deletions.
         durable.sync_entries(folder.parent)
-        shutil.rmtree(deleted, ignore_errors=True)
+        durable.delete(deleted)
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder, which replaces `folder` in one rename when the block ends.
-
-    A kill or a power cut leaves the old folder or none, never half of the new one.
-    """
-    unfinished, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "replaced"))
-    for leftover in (unfinished, replaced):
-        shutil.rmtree(leftover, ignore_errors=True)
+    """Yield an empty folder, which replaces `folder` when the block ends. The next call repairs what a kill leaves."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    durable.put_back(folder)
+    durable.delete(unfinished)
     unfinished.mkdir(parents=True)
     try:
         with writing_to(unfinished):
             yield unfinished
-        if folder.exists():
-            folder.rename(replaced)
-        with writing_to(unfinished):
-            durable.rename(unfinished, folder)
+            durable.publish(unfinished, folder)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+        durable.delete(unfinished)
 
 
 def _make_repeatable(adapter_config: Path, base: str) -> None:

@@ -8,6 +8,7 @@ import errno
 import glob
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,43 @@ def rename(unfinished: Path, path: Path) -> None:
     sync(unfinished)
     unfinished.replace(path)
     sync_entries(path.parent)
+
+
+def publish(unfinished: Path, folder: Path) -> None:
+    """Put a finished folder in the place of `folder`, or of a link of this name, once all of it is on the disk.
+
+    An error leaves the old folder in its place. A kill between the two renames leaves it where `put_back` finds it.
+    """
+    sync(unfinished)
+    put_back(folder)
+    if os.path.lexists(folder):
+        folder.rename(_replaced(folder))
+    try:
+        unfinished.rename(folder)
+    except BaseException:
+        put_back(folder)
+        raise
+    sync_entries(folder.parent)
+    delete(_replaced(folder))
+
+
+def put_back(folder: Path) -> None:
+    """Give a folder that a killed `publish` moved aside its name again, or delete it if there is a new one."""
+    replaced = _replaced(folder)
+    if os.path.lexists(replaced) and not os.path.lexists(folder):
+        replaced.rename(folder)
+    delete(replaced)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")
+
+
+def delete(path: Path) -> None:
+    """Delete a folder, or a link but not what it leads to; nothing happens if there is none."""
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
-from retroformer.files.durable import rename, sync, sync_entries
+from retroformer.files.durable import delete, publish, sync, sync_entries
 from retroformer.method.records import Record
 from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.run.stage_metrics import METRICS
@@ -148,19 +148,18 @@ class History:
     def folder_of(self, adapter: PromotedAdapter) -> Path:
         """Return the folder of the copy of an adapter. Raises DamagedFile if it is not the recorded one."""
         folder = self._copy(adapter.sha256)
-        with suppress(MissingInput, OSError):
-            if folder_sha256(folder) == adapter.sha256:
-                return folder
+        if _holds(folder, adapter):
+            return folder
         raise DamagedFile(
             f"The copy of the promoted adapter {adapter} in {folder} is missing or altered: restore it from a backup, "
             "or go back to the adapter before with `retroformer rollback EXPERIMENT.yaml`."
         )
 
     def keep(self, name: str, source: Path) -> PromotedAdapter:
-        """Copy the adapter in `source`, unless a copy exists, and return its identity. Raises MissingInput."""
+        """Copy the adapter in `source`, unless a sound copy exists, and return its identity. Raises MissingInput."""
         kept = PromotedAdapter(name=name, sha256=folder_sha256(source))
         target = self._copy(kept.sha256)
-        if target.is_dir():
+        if _holds(target, kept):
             return kept
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")
@@ -169,14 +168,14 @@ class History:
             # The metrics list the tasks that the adapter was trained on.
             for file in (*ADAPTER_FILES, *([METRICS] if (source / METRICS).is_file() else [])):
                 shutil.copyfile(source / file, unfinished / file)
-            copied = folder_sha256(unfinished)
-            if copied != kept.sha256:
+            if not _holds(unfinished, kept):
                 raise ConfigError(f"{source} changed while it was copied: run the command again once it is trained.")
-            # If another command was faster, its copy is the same.
-            with suppress(OSError):
-                rename(unfinished, target)
+            publish(unfinished, target)
+        except OSError:
+            if not _holds(target, kept):  # Otherwise another command was faster.
+                raise
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            delete(unfinished)
         return kept
 
     def _copy(self, sha256: str) -> Path:
@@ -184,6 +183,12 @@ class History:
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.json"))
+
+
+def _holds(folder: Path, adapter: PromotedAdapter) -> bool:
+    with suppress(MissingInput, OSError):
+        return folder_sha256(folder) == adapter.sha256
+    return False
 
 
 def stack_of(records: Sequence[Promotion]) -> list[PromotedAdapter]:

@@ -1,5 +1,6 @@
 """The commands as users run them: inputs, messages, and resumption after a kill."""
 
+import errno
 import json
 import os
 import subprocess
@@ -13,13 +14,14 @@ from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.cache import hold_lock
 from retroformer.run.progress import line
+from retroformer.run.provenance import folder_sha256
 from retroformer.run.stage_metrics import StageMetrics, training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
 from train.adapter import Adapter, require_adapter
 from train.data import inputs
-from train.stage import make_stage
+from train.stage import make_stage, replacing
 from train.trainer import COMPLETE, Watcher, complete_checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
@@ -79,6 +81,29 @@ def test_a_stage_killed_between_its_last_step_and_publication_resumes(tiny_base:
         train_in(workplace, "sft", config)
     in_the_way.unlink()
     require_alike(train_in(workplace, "sft", config), unbroken, unbroken["steps"])
+
+
+def test_an_adapter_that_a_killed_publication_moved_aside_is_back_at_the_start(
+    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config)
+    main(["sft", str(config)])
+    folder = load(config).stage_folder("sft")
+    before = folder_sha256(folder)
+    folder.rename(folder.with_name(".sft.replaced"))
+    main(["sft", str(config)])
+    assert folder_sha256(folder) == before
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"), replacing(folder) as unfinished:
+        (unfinished / "weights").touch()
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert folder_sha256(folder) == before
 
 
 def test_a_finished_stage_is_done_until_its_inputs_change(

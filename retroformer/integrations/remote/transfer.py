@@ -219,6 +219,10 @@ def _copy(place: Place, manifest: Manifest, folder: Path) -> None:
         ConfigError: the folder holds other files.
         DamagedFile, RemoteError
     """
+    if folder.name in ("", ".."):
+        raise ConfigError(
+            f"A pull makes a folder of its own, and {folder} is none: name one, such as {folder / 'advice'}."
+        )
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         with suppress(DamagedFile, OSError):
             if Manifest.read(folder / MANIFEST, place.address) == manifest:
@@ -228,7 +232,10 @@ def _copy(place: Place, manifest: Manifest, folder: Path) -> None:
             f"{folder} already holds other files than those at {place.address}: move it away, or pull into another "
             "folder."
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"{folder.parent} is no folder: pull into another one.") from None
     with TemporaryDirectory(prefix=f".{folder.name}.", suffix=".pulling", dir=folder.parent) as scratch:
         unfinished = Path(scratch) / folder.name
         unfinished.mkdir()
@@ -237,4 +244,4 @@ def _copy(place: Place, manifest: Manifest, folder: Path) -> None:
                 place.download(name, unfinished / name, expected.bytes)
         manifest.require_sound(unfinished, place.address)
         manifest.write(unfinished)
-        durable.rename(unfinished, folder)
+        durable.publish(unfinished, folder)

@@ -5,6 +5,9 @@ and pass them through.
 import errno
 import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -117,3 +120,70 @@ def test_a_database_that_is_built_once_is_on_the_disk_before_it_counts_as_built(
     assert target == path
     assert scratch in calls.synced_before(scratch, path)
     assert tmp_path in calls.synced_after(scratch, path)
+
+
+PUBLISHER = """
+import errno, os, signal, sys
+from pathlib import Path
+from retroformer.files import durable
+
+folder, fault, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+unfinished = folder.with_name("unfinished")
+calls = 0
+
+def failing(call):
+    def counted(*arguments, **options):
+        global calls
+        calls += 1
+        if calls == number and fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if calls == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return call(*arguments, **options)
+    return counted
+
+unfinished.mkdir()
+(unfinished / "weights").write_text("new")
+for name in ("fsync", "rename", "unlink", "rmdir"):
+    setattr(os, name, failing(getattr(os, name)))
+durable.publish(unfinished, folder)
+print("calls", calls)
+"""
+
+
+@pytest.mark.parametrize("fault", ["kill", "disk is full"])
+def test_a_fault_at_any_step_of_a_publication_leaves_the_old_or_the_new_folder(tmp_path: Path, fault: str) -> None:
+    """Each process meets one real fault at one system call; the next publication goes through."""
+
+    def publish(folder: Path, number: int) -> "subprocess.CompletedProcess[str]":
+        shutil.rmtree(folder.with_name("unfinished"), ignore_errors=True)
+        command = [sys.executable, "-c", PUBLISHER, str(folder), fault, str(number)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    for number in range(1, 20):
+        folder = tmp_path / str(number) / "sft"
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text("old")
+        if "calls" in publish(folder, number).stdout and fault == "kill":
+            break
+        if fault != "kill":
+            assert (folder / "weights").read_text() in ("old", "new"), "put back without another command"
+        durable.put_back(folder)
+        assert (folder / "weights").read_text() in ("old", "new"), number
+        assert publish(folder, 0).returncode == 0
+        assert (folder / "weights").read_text() == "new"
+        assert [path.name for path in folder.parent.iterdir()] == ["sft"]
+    assert number > 5, "no fault was met"
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    own, folder, unfinished = tmp_path / "own", tmp_path / "sft", tmp_path / "unfinished"
+    own.mkdir()
+    folder.symlink_to(own)
+    for text in ("first", "second"):
+        unfinished.mkdir()
+        (unfinished / "weights").write_text(text)
+        durable.publish(unfinished, folder)
+        assert (folder / "weights").read_text() == text
+    assert not list(own.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "sft"]

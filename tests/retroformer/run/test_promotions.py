@@ -1,5 +1,7 @@
 """Tests of the records of promotions: what follows from them, and that none is lost, changed or overtaken."""
 
+import errno
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,6 +100,27 @@ def test_the_copy_of_an_adapter_outlives_its_stage(
         assert folder_sha256(history.folder_of(one)) == one.sha256
     assert history.keep("sft", tmp_path / "sft") != three[0]
     assert history.keep("ppo", tmp_path / "ppo") == three[2]
+
+
+def test_an_altered_copy_is_made_again_by_the_next_promotion(
+    history: History, three: list[PromotedAdapter], tmp_path: Path
+) -> None:
+    (history.folder_of(three[0]) / "adapter_model.safetensors").write_text("other weights")
+    assert history.keep("sft", tmp_path / "sft") == three[0]
+    assert folder_sha256(history.folder_of(three[0])) == three[0].sha256
+
+
+def test_a_full_disk_ends_a_promotion(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a record would name an adapter of which there is no copy."""
+    source = adapter(tmp_path / "sft", "weights")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        history.keep("sft", source)
+    assert not list((history.folder / "adapters").iterdir())
 
 
 def test_an_altered_copy_is_refused(history: History, three: list[PromotedAdapter]) -> None:

@@ -17,6 +17,7 @@ from retroformer.errors import ConfigError, DamagedFile, MissingInput, Provenanc
 from retroformer.integrations.remote.commands import pull_app
 from retroformer.integrations.remote.transfer import pull_to, push_run
 from retroformer.method.rating import ratings
+from retroformer.run.adapters import has_adapter
 from retroformer.run.provenance import folder_sha256
 from retroformer.run.store import open_store
 from serve.served_names import served_names
@@ -100,6 +101,24 @@ def test_pulling_again_changes_nothing_and_never_overwrites_other_files(bucket: 
         ):
             pull_to(f"file://{bucket}", Path("mine"))
         assert (away / "mine/adapter_model.safetensors").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("target", [".", "/", "..", "new/..", "file/advice"])
+def test_what_is_no_folder_of_its_own_is_refused_in_one_sentence(target: str, bucket: Path, away: Path) -> None:
+    (away / "file").touch()
+    with chdir(away), pytest.raises(ConfigError, match=r"^[^\n]*(name one, such as|pull into another one)[^\n]*\.$"):
+        pull_to(f"file://{bucket}", Path(target))
+
+
+@pytest.mark.parametrize("other", ["empty", "absent"])
+def test_a_pull_replaces_a_link_to_an_empty_folder_or_to_none(other: str, bucket: Path, away: Path) -> None:
+    (away / "empty").mkdir()
+    (away / "mine").symlink_to(other)
+    with chdir(away):
+        pull_to(f"file://{bucket}", Path("mine"))
+    assert has_adapter(away / "mine")
+    assert not (away / "mine").is_symlink()
+    assert not list((away / "empty").iterdir())
 
 
 def test_no_secret_and_no_address_of_the_store_is_pushed(home: Path, tmp_path: Path) -> None:
