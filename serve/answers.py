@@ -11,12 +11,12 @@ from functools import partial
 
 import torch
 
+from .adapters import ServedModels, Target
 from .engine.engine import Engine
 from .engine.generation import DecodedText, Output, Request, Scoring, TextGeneration
 from .engine.model import Model
 from .engine.sampling import Choices, SamplingParameters
 from .guards import RequestError
-from .models import ServedModels, Target
 from .requests import GenerationRequest, prompt_tokens
 
 ANSWERS_AT_ONCE = 1024

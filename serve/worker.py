@@ -18,13 +18,13 @@ from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import serving_dtype
 from retroformer.run.promotions import History
 
+from .adapters import PromotedReflector, ServedModels, name_targets
 from .answers import Answers
 from .api import OpenAI, application
 from .engine.engine import Engine
 from .engine.model import Model
 from .guards import BoundedConnection, Guards, allow_many_files
 from .memory_check import require_memory
-from .models import PromotedReflector, ServedModels, name_targets
 from .served_names import WorkerSettings
 from .supervisor import read_first_line
 

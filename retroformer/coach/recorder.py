@@ -15,7 +15,7 @@ from retroformer.endpoint.own_server import provenance
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, usage_of
 from retroformer.files.text import storable
-from retroformer.method.history import ancestors
+from retroformer.method.ancestors import ancestors
 from retroformer.method.records import Key, Lesson, Memory, Reflection, Task, Trajectory
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger

@@ -10,7 +10,7 @@ from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.attempt_reader import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.method.history import ancestors, key_before
+from retroformer.method.ancestors import ancestors, key_before
 from retroformer.method.rating import ratings
 from retroformer.method.records import Outcome
 from retroformer.run.store import open_store

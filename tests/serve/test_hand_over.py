@@ -14,7 +14,7 @@ import torch
 
 from retroformer.endpoint.own_server import provenance
 from retroformer.run.provenance import folder_sha256
-from serve.models import MAX_ADAPTERS, MAX_FOLDER_BYTES
+from serve.adapters import MAX_ADAPTERS, MAX_FOLDER_BYTES
 from tests.serve.handing import ASKED, KEY, World
 from tests.support.waiting import becomes_true
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from retroformer.config.sections.base import Loop
-from retroformer.method.history import ancestors, key_before, memory_of
+from retroformer.method.ancestors import ancestors, key_before, memory_of
 from retroformer.method.records import Memory, Trajectory
 from retroformer.run.store import Store
 

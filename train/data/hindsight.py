@@ -8,7 +8,7 @@ tried on the failure is taken, if it helped.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from retroformer.method.history import ancestors, key_before
+from retroformer.method.ancestors import ancestors, key_before
 from retroformer.method.protocols import BuildHindsight, Hindsight
 from retroformer.method.rating import Rerating, by_failure, ratings
 from retroformer.method.records import Key, Lesson, Trajectory

@@ -15,7 +15,7 @@ from retroformer.config.parts import reflection_renderer
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
-from retroformer.method.history import memory_of
+from retroformer.method.ancestors import memory_of
 from retroformer.method.pairs import count_ratings, preference_pairs
 from retroformer.method.rating import Rating, by_failure, count_signs, ratings
 from retroformer.method.records import PreferencePair

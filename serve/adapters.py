@@ -1,4 +1,4 @@
-"""What a worker serves under each name, with adapters that clients hand over and promotions that it follows."""
+"""The adapters and other models that a worker serves by name: trained, handed over by clients, and promoted ones."""
 
 import itertools
 import logging
