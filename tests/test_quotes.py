@@ -2,8 +2,7 @@
 
 import re
 
-from eval.measure.results import Comparison
-from eval.measure.statistics import MeanInterval
+from eval.measure.statistics import Comparison, MeanInterval
 from eval.report.headline import Claim, sentence
 from retroformer.files.document import emphasis, strong
 from tests.support.markdown_tables import markdown

@@ -1,4 +1,4 @@
-"""Results of the arms from the store: which tasks are solved by which trial, rates over them, and paired differences.
+"""Results of the arms from the store: which tasks each has solved by which trial.
 
 The environment says what is solved, and the agent's evaluator only whether the agent tries again. A game that is won
 stays won, even if the agent plays it again (the cumulative curves of Reflexion, Fig. 3a). A program is handed in when
@@ -6,11 +6,10 @@ the agent is content with its own tests, so its last one counts (pass@1 of Refle
 either the tasks that every arm finished, or all tasks with unfinished ones counted as failures.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, combinations
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,8 @@ from retroformer.method.records import Outcome, Task, Usage
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import AttemptRow, Store
 
-from .statistics import Floats, Groups, Intervals, MeanInterval, mcnemar
-
-_Flags = NDArray[np.bool_]
-_LEVEL = 0.05
-"""Level of the exact test below which a difference of two models is claimed."""
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -175,127 +171,18 @@ def count_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
     return [replace(arm, seeds=tuple(map(all_tasks, arm.seeds))) for arm in results]
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Results over the tasks that every arm finished, and over all tasks with unfinished ones counted as failures."""
-
-    finished: Sequence[ArmResult]
-    all_tasks: Sequence[ArmResult]
-    intervals: Intervals
-
-    @property
-    def finished_tasks(self) -> int:
-        return int(self.finished[0].solved_NT.shape[1])
-
-    @property
-    def tasks(self) -> int:
-        return int(self.all_tasks[0].solved_NT.shape[1])
-
-    @property
-    def unfinished(self) -> int:
-        return self.tasks - self.finished_tasks
-
-    @property
-    def views(self) -> list[Sequence[ArmResult]]:
-        """Results over each choice of tasks; a single choice if both are the same."""
-        finished = [self.finished] if self.finished_tasks else []
-        return finished if not self.unfinished else [*finished, self.all_tasks]
-
-
-class Comparison(NamedTuple):
-    """Difference of two arms after the last trial, paired by task."""
-
-    difference: MeanInterval
-    """With training seeds, over seeds and tasks together."""
-    p_value: float | None
-    """Two-sided exact p-value of McNemar's test; None if an arm pools training seeds, whose means it does not test."""
-
-    @property
-    def claimed(self) -> bool:
-        """True if the interval excludes 0 and the exact test, where there is one, agrees.
-
-        Of two models that differ at four tasks or five, the interval may exclude 0 by chance.
-        """
-        return self.difference.excludes_zero and (self.p_value is None or self.p_value < _LEVEL)
-
-
-def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
-    """Return the rates, with all bootstrap intervals of the report computed."""
-    rates = Rates(results, count_unfinished(results), Intervals(seed))
-    rates.intervals.prepare(chain.from_iterable(_resampled(arms) for arms in rates.views))
-    return rates
-
-
-def first_failures(results: Sequence[ArmResult]) -> _Flags:
-    """Return True for each task that was not solved at the trial 0 that arms share."""
-    failed_T: _Flags = shared_first_arm(results).solved_NT[0] == 0
-    return failed_T
-
-
-def shared_first_arm(results: Sequence[ArmResult]) -> ArmResult:
-    """Return the first arm that shares its trial 0; the first arm if each has its own."""
-    return next((arm for arm in results if arm.shares_first), results[0])
-
-
-def comparison(first: ArmResult, second: ArmResult, intervals: Intervals) -> Comparison:
-    pooled = first.pooled or second.pooled
-    p_value = None if pooled else mcnemar(first.solved_NT[-1], second.solved_NT[-1])
-    return Comparison(intervals.of(paired_difference(first, second)), p_value)
-
-
-def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats | Groups]:
-    """Yield all vectors for which these tables give an interval."""
-    failed_T = first_failures(results)
-    for result in arms_and_seeds(results):
-        solved = [result.solved_by(trial) for trial in range(len(result.solved_NT))]
-        yield from solved
-        yield from (of_trial[..., failed_T] for of_trial in solved[1:])
-    for first, second in arm_pairs(results):
-        difference = paired_difference(first, second)
-        for included in (difference, select_tasks(difference, failed_T)):
-            yield included
-            yield mean_over_seeds(included)
-
-
 def arms_and_seeds(results: Sequence[ArmResult]) -> Iterable[ArmResult | SeedResult]:
     for arm in results:
         yield arm
         yield from arm.seeds if arm.pooled else ()
 
 
-def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]:
-    """Return each pair of arms once, the later in the config first: a gain of trained over frozen is positive."""
-    return [(second, first) for first, second in combinations(results, 2)]
-
-
-def paired_difference(first: ArmResult, second: ArmResult, trial: int = -1) -> Groups:
-    """Return the difference after a trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
-
-    Two arms with as many seeds are paired seed by seed, as trained one after the other. The seeds of arms with other
-    numbers of them are resampled separately: two groups, the second with its sign changed.
-    """
-    one, other = first.solved_by(trial), second.solved_by(trial)
-    if first.pooled and second.pooled and len(one) != len(other):
-        return one, -other
-    return (one - other,)
-
-
-def select_tasks(difference: Groups, included_T: _Flags) -> Groups:
-    return tuple(values[..., included_T] for values in difference)
-
-
-def mean_over_seeds(difference: Groups) -> Floats:
-    """Return the mean of a difference over its training seeds, by task, (T), for an interval over tasks alone."""
-    mean_T: Floats = np.sum([np.atleast_2d(values).mean(axis=0) for values in difference], axis=0)
-    return mean_T
-
-
 @dataclass(frozen=True)
 class _Attempts:
     """Attempts of one arm as arrays of shape (trials, tasks)."""
 
-    present_NT: _Flags
-    failed_NT: _Flags
+    present_NT: Flags
+    failed_NT: Flags
     """True if the agent judged the attempt as failed and retries."""
     solved_NT: Floats
     return_NT: Floats
@@ -320,13 +207,13 @@ class _Attempts:
         return cls(present_NT, failed_NT, solved_NT, return_NT, last_counts)
 
     @property
-    def reached_NT(self) -> _Flags:
+    def reached_NT(self) -> Flags:
         """True if every trial up to this one was made, or every trial up to one that the agent judged as solved."""
         made_NT = np.logical_and.accumulate(self.present_NT)
         return made_NT | np.logical_or.accumulate(made_NT & ~self.failed_NT)
 
     @property
-    def settled_NT(self) -> _Flags:
+    def settled_NT(self) -> Flags:
         """True if this trial is reached, or no missing attempt can change the result."""
         return self.reached_NT | self._won_NT
 
@@ -339,8 +226,8 @@ class _Attempts:
         return counted_NT
 
     @property
-    def _won_NT(self) -> _Flags:
+    def _won_NT(self) -> Flags:
         """True if an attempt by this trial has won the game; never if the last attempt counts."""
         made_NT = np.logical_and.accumulate(self.present_NT)
-        won_NT: _Flags = np.logical_or.accumulate(made_NT & (self.solved_NT == 1))
+        won_NT: Flags = np.logical_or.accumulate(made_NT & (self.solved_NT == 1))
         return won_NT & (not self.last_counts)

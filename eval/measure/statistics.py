@@ -1,7 +1,12 @@
-"""Intervals over tasks and over seeds, and paired tests: all arms play the same tasks, so differences are paired."""
+"""Rates of arms and their differences, with intervals over tasks and seeds, and tests.
 
-from collections.abc import Iterable, Sequence
+All arms play the same tasks, so differences are paired.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain, combinations
 from math import comb, exp, fsum, lgamma, log, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -9,11 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from .results import ArmResult, Flags, Floats, arms_and_seeds, count_unfinished
 
 Groups = tuple[Floats, ...]
 """Values by task, (T), or by training seed and task, (S, T), whose means are added; each group has its own seeds."""
 
+_LEVEL = 0.05
+"""Level of the exact test below which a difference of two models is claimed."""
+_SMALLEST_P = 0.0001
+"""Smallest p-value that is printed as a number."""
 DRAWS = 10_000
 _INDICES_AT_ONCE = 1 << 20
 """Most drawn task indices in memory at once: 8 MiB. With more tasks than this, one draw at a time."""
@@ -187,3 +196,116 @@ def _binomial_tail(tosses: int, most: int) -> float:
     # Exact integers would have as many bits as tosses and take hours to sum; this is correct to nine digits.
     logs = (lgamma(tosses + 1) - lgamma(count + 1) - lgamma(tosses - count + 1) for count in range(most + 1))
     return fsum(exp(term - tosses * log(2)) for term in logs)
+
+
+def plain_p(p_value: float) -> str:
+    return f"{p_value:.4f}" if p_value >= _SMALLEST_P else f"< {_SMALLEST_P}"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Results over the tasks that every arm finished, and over all tasks with unfinished ones counted as failures."""
+
+    finished: Sequence[ArmResult]
+    all_tasks: Sequence[ArmResult]
+    intervals: Intervals
+
+    @property
+    def finished_tasks(self) -> int:
+        return int(self.finished[0].solved_NT.shape[1])
+
+    @property
+    def tasks(self) -> int:
+        return int(self.all_tasks[0].solved_NT.shape[1])
+
+    @property
+    def unfinished(self) -> int:
+        return self.tasks - self.finished_tasks
+
+    @property
+    def views(self) -> list[Sequence[ArmResult]]:
+        """Results over each choice of tasks; a single choice if both are the same."""
+        finished = [self.finished] if self.finished_tasks else []
+        return finished if not self.unfinished else [*finished, self.all_tasks]
+
+
+class Comparison(NamedTuple):
+    """Difference of two arms after the last trial, paired by task."""
+
+    difference: MeanInterval
+    """With training seeds, over seeds and tasks together."""
+    p_value: float | None
+    """Two-sided exact p-value of McNemar's test; None if an arm pools training seeds, whose means it does not test."""
+
+    @property
+    def claimed(self) -> bool:
+        """True if the interval excludes 0 and the exact test, where there is one, agrees.
+
+        Of two models that differ at four tasks or five, the interval may exclude 0 by chance.
+        """
+        return self.difference.excludes_zero and (self.p_value is None or self.p_value < _LEVEL)
+
+
+def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
+    """Return the rates, with all bootstrap intervals of the report computed."""
+    rates = Rates(results, count_unfinished(results), Intervals(seed))
+    rates.intervals.prepare(chain.from_iterable(_resampled(arms) for arms in rates.views))
+    return rates
+
+
+def first_failures(results: Sequence[ArmResult]) -> Flags:
+    """Return True for each task that was not solved at the trial 0 that arms share."""
+    failed_T: Flags = shared_first_arm(results).solved_NT[0] == 0
+    return failed_T
+
+
+def shared_first_arm(results: Sequence[ArmResult]) -> ArmResult:
+    """Return the first arm that shares its trial 0; the first arm if each has its own."""
+    return next((arm for arm in results if arm.shares_first), results[0])
+
+
+def comparison(first: ArmResult, second: ArmResult, intervals: Intervals) -> Comparison:
+    pooled = first.pooled or second.pooled
+    p_value = None if pooled else mcnemar(first.solved_NT[-1], second.solved_NT[-1])
+    return Comparison(intervals.of(paired_difference(first, second)), p_value)
+
+
+def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats | Groups]:
+    """Yield all vectors for which these tables give an interval."""
+    failed_T = first_failures(results)
+    for result in arms_and_seeds(results):
+        solved = [result.solved_by(trial) for trial in range(len(result.solved_NT))]
+        yield from solved
+        yield from (of_trial[..., failed_T] for of_trial in solved[1:])
+    for first, second in arm_pairs(results):
+        difference = paired_difference(first, second)
+        for included in (difference, select_tasks(difference, failed_T)):
+            yield included
+            yield mean_over_seeds(included)
+
+
+def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]:
+    """Return each pair of arms once, the later in the config first: a gain of trained over frozen is positive."""
+    return [(second, first) for first, second in combinations(results, 2)]
+
+
+def paired_difference(first: ArmResult, second: ArmResult, trial: int = -1) -> Groups:
+    """Return the difference after a trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
+
+    Two arms with as many seeds are paired seed by seed, as trained one after the other. The seeds of arms with other
+    numbers of them are resampled separately: two groups, the second with its sign changed.
+    """
+    one, other = first.solved_by(trial), second.solved_by(trial)
+    if first.pooled and second.pooled and len(one) != len(other):
+        return one, -other
+    return (one - other,)
+
+
+def select_tasks(difference: Groups, included_T: Flags) -> Groups:
+    return tuple(values[..., included_T] for values in difference)
+
+
+def mean_over_seeds(difference: Groups) -> Floats:
+    """Return the mean of a difference over its training seeds, by task, (T), for an interval over tasks alone."""
+    mean_T: Floats = np.sum([np.atleast_2d(values).mean(axis=0) for values in difference], axis=0)
+    return mean_T

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from retroformer.config.experiment import Experiment
@@ -12,7 +11,8 @@ from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial
 from retroformer.run.store import Store
 
-from ..measure.results import ArmResult, Rates, rates_of
+from ..measure.results import ArmResult
+from ..measure.statistics import Rates
 from ..play.verify import VerifiedModel
 
 _TASKS_AT_ONCE = 100
@@ -21,11 +21,11 @@ _TASKS_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class ReportInput:
-    """Config, tasks, results and verified models of an evaluation."""
+    """Config, tasks, rates and verified models of an evaluation."""
 
     experiment: Experiment
     tasks: Sequence[Task]
-    results: Sequence[ArmResult]
+    rates: Rates
     verified: Sequence[VerifiedModel]
     store: Store
     actor_sha256: str | None = None
@@ -33,9 +33,10 @@ class ReportInput:
     name: str = ""
     """Name of the actor or repeat if the config has several."""
 
-    @cached_property
-    def rates(self) -> Rates:
-        return rates_of(self.results, self.experiment.seed)
+    @property
+    def results(self) -> Sequence[ArmResult]:
+        """Results over the tasks that every arm finished."""
+        return self.rates.finished
 
     @property
     def models(self) -> list[str]:

@@ -1,17 +1,12 @@
-"""Front of the report: a sentence for each arm against the reference, figures, how to read them, and the plan."""
+"""Front of the report: a sentence for each arm against the reference, figures, and how to read them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from retroformer.config.experiment import Experiment
-from retroformer.config.sections.eval import PlannedComparison
 from retroformer.files.document import (
-    DASH,
     Cell,
     Chapter,
     Figure,
@@ -20,36 +15,20 @@ from retroformer.files.document import (
     LineChart,
     Listing,
     Part,
-    Row,
     Series,
     Spans,
     Words,
-    arm_cell,
     chapter,
     code,
     emphasis,
     join_words,
-    number,
     strong,
-    table,
     unbroken,
 )
-from retroformer.run.store import Store
 
-from ..measure.results import (
-    ArmResult,
-    Comparison,
-    Rates,
-    comparison,
-    first_failures,
-    first_trials,
-    paired_difference,
-    select_tasks,
-    shared_first_arm,
-)
-from ..measure.statistics import DRAWS, Groups, bootstrap_seeds
+from ..measure.results import ArmResult
+from ..measure.statistics import DRAWS, Comparison, Rates, comparison, plain_p
 from .evaluation import ReportInput
-from .solved import interval_cell, plain_p
 
 _OFFSET = 0.015
 """Horizontal offset between lines, as a share of the axis, so that their intervals do not overlap."""
@@ -251,71 +230,3 @@ def _how_to_read(evaluation: ReportInput) -> Words:
         f"({DRAWS:,} draws, seed {experiment.seed}); ",
         *seeds,
     )
-
-
-def planned_comparisons(evaluation: ReportInput) -> Iterator[Chapter]:
-    if comparisons := evaluation.experiment.eval.comparisons:
-        parts = planned_results(comparisons, evaluation.rates, evaluation.store, evaluation.clusters)
-        yield chapter("Planned comparisons", *parts)
-
-
-def planned_results(
-    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, clusters: Sequence[str] = ()
-) -> tuple[Words, Part]:
-    """Return where the plan is stored, and the result of each planned comparison over all tasks.
-
-    A result is open while an arm has unfinished tasks, which count as failures in the difference, and if no task
-    counts. `clusters` are those of the tasks; empty: all tasks are independent.
-    """
-    rows = [_row(comparison, rates, np.array(clusters)) for comparison in comparisons]
-    header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
-    explained = (
-        "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
-        "tasks resampled, and training seeds if there are several."
-    )
-    if clusters:
-        header.append("clusters resampled")
-        explained += (
-            f" The {len(clusters)} tasks form {len(set(clusters))} clusters with similar results: the last column is "
-            "the interval with all tasks of a cluster resampled together, which decides nothing."
-        )
-    first = next(iter(first_trials(rates.all_tasks)))
-    sha256 = (store.conditions(first) or {}).get("plan_sha256", "")
-    stored = ("The plan has the sha256 ", code(sha256), ", which is stored with every attempt at trial 0.")
-    return stored, table(header, rows, explained, rates.tasks)
-
-
-def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> Row:
-    arms = {arm.name: arm for arm in rates.all_tasks}
-    first, second = arms[comparison.first], arms[comparison.second]
-    included_T = first_failures(rates.all_tasks)
-    trial, by = -1, "the last trial"
-    if comparison.trial is not None:
-        trial, by = comparison.trial, f"trial {comparison.trial}"
-    difference = select_tasks(paired_difference(first, second, trial), included_T)
-    of_shared = "" if first.shares_first and second.shares_first else f" of {shared_first_arm(rates.all_tasks).name}"
-    failed = f" tasks that failed at trial 0{of_shared}, {by}"
-    mean = None if comparison.mean is None else f"mean at least {comparison.mean:g}"
-    low = None if comparison.low is None else f"lower bound above {comparison.low:g}"
-    names = [arm_cell(first.name), arm_cell(second.name)]
-    row: Row = [*names, number(int(included_T.sum()), after=failed), ", ".join(filter(None, (mean, low)))]
-    if not included_T.any():
-        return [*row, DASH, "open", *([DASH] if len(clusters_T) else [])]
-    interval = rates.intervals.of(difference)
-    met = (comparison.mean is None or interval.mean >= comparison.mean) and (
-        comparison.low is None or interval.low > comparison.low
-    )
-    result = "met" if met else "missed"
-    if first.incomplete or second.incomplete:
-        result = "open"
-    row += [interval_cell(interval, arms=(first.name, second.name)), result]
-    if len(clusters_T):
-        row.append(_interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
-    return row
-
-
-def _interval_by_cluster(difference: Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
-    if len(set(clusters_T)) < 2:
-        return DASH
-    interval = bootstrap_seeds(tuple(map(np.atleast_2d, difference)), seed, clusters_T)
-    return f"[{interval.low:.3f}, {interval.high:.3f}]"

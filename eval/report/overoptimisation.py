@@ -13,8 +13,8 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
 from retroformer.files.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table
 
-from ..measure.results import ArmResult, paired_difference
-from ..measure.statistics import Intervals, MeanInterval
+from ..measure.results import ArmResult
+from ..measure.statistics import Intervals, MeanInterval, paired_difference
 from .evaluation import ReportInput
 from .solved import interval_cell, views
 from .training import TrainedAdapter, trained_adapters

@@ -37,22 +37,16 @@ from retroformer.run.arm_names import first_trial
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import open_whole_store
 
-from ..measure.results import ArmResult, Rates, arm_results, count_unfinished, rates_of
+from ..measure.results import ArmResult, arm_results, count_unfinished
+from ..measure.statistics import Rates, rates_of
 from ..play.evaluation import Evaluation, open_evaluations
 from ..play.order import play_arms
 from ..play.preflight import preflight, repetitions
 from ..play.verify import verify_models
-from .advice import Examples, Leaks, RetrievedAdvice
-from .attempts import Attempts
-from .costs import EqualBudget, arm_costs
+from . import advice, attempts, costs, headline, overoptimisation, setting, solved, telemetry, training
 from .evaluation import ReportInput
 from .files import report_of, write_files
-from .headline import front, planned_comparisons
-from .overoptimisation import score_gains
-from .setting import ArmDescriptions, origin, served_models, stage_configs
-from .solved import by_trial, differences, interval_cell, stopping
-from .telemetry import AdviceTelemetry
-from .training import training
+from .solved import interval_cell
 
 
 def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[Chapter]:
@@ -61,27 +55,30 @@ def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[Chapte
 
 
 CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[Chapter]], ...] = (
-    front,
-    planned_comparisons,
-    ArmDescriptions,
-    by_trial,
-    differences,
-    EqualBudget,
-    arm_costs,
-    stopping,
-    served_models,
-    Attempts,
-    training,
-    stage_configs,
-    score_gains,
-    AdviceTelemetry,
-    RetrievedAdvice,
-    Leaks,
+    headline.front,
+    solved.planned_comparisons,
+    setting.ArmDescriptions,
+    solved.by_trial,
+    solved.differences,
+    costs.EqualBudget,
+    costs.arm_costs,
+    solved.stopping,
+    setting.served_models,
+    attempts.Attempts,
+    training.training,
+    setting.stage_configs,
+    overoptimisation.score_gains,
+    telemetry.AdviceTelemetry,
+    advice.RetrievedAdvice,
+    advice.Leaks,
     _of_environment,
-    Examples,
-    origin,
+    advice.Examples,
+    setting.origin,
 )
-"""What computes the chapters, in order: functions, and classes that count the stored facts of each task first."""
+"""What computes the chapters, in order, each in a module of its topic that takes its numbers from `eval.measure`.
+
+Functions, and classes that count the stored facts of each task first.
+"""
 
 Results = Mapping[str, Sequence[ArmResult]]
 """Results of arms by actor or repeat; of an evaluation without either, under the empty name."""
@@ -138,9 +135,9 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
                 for evaluation in evaluations:
                     await play_arms(evaluation)
                     arms = results[evaluation.name] = _results(evaluation)
-                    actor = components.actor_sha256
+                    rates, actor = rates_of(arms, own.seed), components.actor_sha256
                     write_report(
-                        ReportInput(evaluation.experiment, tasks, arms, verified, store, actor, evaluation.name)
+                        ReportInput(evaluation.experiment, tasks, rates, verified, store, actor, evaluation.name)
                     )
                     if left := max(arm.incomplete for arm in arms):
                         unfinished.append(

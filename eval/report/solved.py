@@ -1,16 +1,23 @@
-"""Chapters on the tasks that each arm solved by each trial, on paired differences, and on stopping rules."""
+"""Chapters on the tasks that each arm solved, on paired and planned differences, and on stopping rules."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from retroformer.config.sections.eval import PlannedComparison
 from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
     Paragraph,
     Part,
+    Row,
     Table,
+    Words,
     arm_cell,
     chapter,
+    code,
     emphasis,
     join_words,
     number,
@@ -18,26 +25,28 @@ from retroformer.files.document import (
     trial_columns,
     unbroken,
 )
+from retroformer.run.store import Store
 
-from ..measure.results import (
-    ArmResult,
+from ..measure.results import ArmResult, Floats, arms_and_seeds, first_trials
+from ..measure.statistics import (
+    Groups,
+    Intervals,
+    MeanInterval,
     Rates,
     arm_pairs,
-    arms_and_seeds,
+    bootstrap_seeds,
     comparison,
     first_failures,
     mean_over_seeds,
     paired_difference,
+    plain_p,
     select_tasks,
     shared_first_arm,
 )
-from ..measure.statistics import Floats, Groups, Intervals, MeanInterval
 from .evaluation import ReportInput
 
 FAILURES_IN_A_ROW = 3
 """Failed attempts after which the agent gives a task up."""
-_SMALLEST_P = 0.0001
-"""Smallest p-value that is printed as a number."""
 
 
 def by_trial(evaluation: ReportInput) -> Iterator[Chapter]:
@@ -60,6 +69,12 @@ def differences(evaluation: ReportInput) -> Iterator[Chapter]:
     if len(evaluation.results) > 1:
         shown = views(rates, lambda arms: [paired_differences(arms, rates.intervals)])
         yield chapter("Differences after the last trial, paired by task", *shown)
+
+
+def planned_comparisons(evaluation: ReportInput) -> Iterator[Chapter]:
+    if comparisons := evaluation.experiment.eval.comparisons:
+        parts = planned_results(comparisons, evaluation.rates, evaluation.store, evaluation.clusters)
+        yield chapter("Planned comparisons", *parts)
 
 
 def stopping(evaluation: ReportInput) -> Iterator[Chapter]:
@@ -193,10 +208,6 @@ def _exact_test(first: ArmResult, second: ArmResult, intervals: Intervals) -> li
     return [*counts, Cell(words=plain_p(p_value), value=p_value)]
 
 
-def plain_p(p_value: float) -> str:
-    return f"{p_value:.4f}" if p_value >= _SMALLEST_P else f"< {_SMALLEST_P}"
-
-
 def _count(solved: Floats, intervals: Intervals) -> Cell:
     """Return `37: 0.617 [0.500, 0.733]`, sorted by the count; with pooled seeds the count is a mean as well."""
     count = float(mean_over_seeds((solved,)).sum())
@@ -229,3 +240,65 @@ def last_trial(solved_NT: Floats) -> int:
     shares_N = solved_NT.mean(axis=1)
     last = len(shares_N) - 1
     return next((trial for trial in range(1, last) if shares_N[trial] <= shares_N[trial - 1]), last)
+
+
+def planned_results(
+    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, clusters: Sequence[str] = ()
+) -> tuple[Words, Part]:
+    """Return where the plan is stored, and the result of each planned comparison over all tasks.
+
+    A result is open while an arm has unfinished tasks, which count as failures in the difference, and if no task
+    counts. `clusters` are those of the tasks; empty: all tasks are independent.
+    """
+    rows = [_planned_row(planned, rates, np.array(clusters)) for planned in comparisons]
+    header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
+    explained = (
+        "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
+        "tasks resampled, and training seeds if there are several."
+    )
+    if clusters:
+        header.append("clusters resampled")
+        explained += (
+            f" The {len(clusters)} tasks form {len(set(clusters))} clusters with similar results: the last column is "
+            "the interval with all tasks of a cluster resampled together, which decides nothing."
+        )
+    first = next(iter(first_trials(rates.all_tasks)))
+    sha256 = (store.conditions(first) or {}).get("plan_sha256", "")
+    stored = ("The plan has the sha256 ", code(sha256), ", which is stored with every attempt at trial 0.")
+    return stored, table(header, rows, explained, rates.tasks)
+
+
+def _planned_row(planned: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> Row:
+    arms = {arm.name: arm for arm in rates.all_tasks}
+    first, second = arms[planned.first], arms[planned.second]
+    included_T = first_failures(rates.all_tasks)
+    trial, by = -1, "the last trial"
+    if planned.trial is not None:
+        trial, by = planned.trial, f"trial {planned.trial}"
+    difference = select_tasks(paired_difference(first, second, trial), included_T)
+    of_shared = "" if first.shares_first and second.shares_first else f" of {shared_first_arm(rates.all_tasks).name}"
+    failed = f" tasks that failed at trial 0{of_shared}, {by}"
+    mean = None if planned.mean is None else f"mean at least {planned.mean:g}"
+    low = None if planned.low is None else f"lower bound above {planned.low:g}"
+    names = [arm_cell(first.name), arm_cell(second.name)]
+    row: Row = [*names, number(int(included_T.sum()), after=failed), ", ".join(filter(None, (mean, low)))]
+    if not included_T.any():
+        return [*row, DASH, "open", *([DASH] if len(clusters_T) else [])]
+    interval = rates.intervals.of(difference)
+    met = (planned.mean is None or interval.mean >= planned.mean) and (
+        planned.low is None or interval.low > planned.low
+    )
+    result = "met" if met else "missed"
+    if first.incomplete or second.incomplete:
+        result = "open"
+    row += [interval_cell(interval, arms=(first.name, second.name)), result]
+    if len(clusters_T):
+        row.append(_interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
+    return row
+
+
+def _interval_by_cluster(difference: Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
+    if len(set(clusters_T)) < 2:
+        return DASH
+    interval = bootstrap_seeds(tuple(map(np.atleast_2d, difference)), seed, clusters_T)
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...measure.statistics import Floats, bootstrap_counts, mcnemar
+from ...measure.results import Floats
+from ...measure.statistics import bootstrap_counts, mcnemar
 from ..index import Index
 from ..site import NoSuchPage, Page, Site
 

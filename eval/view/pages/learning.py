@@ -12,7 +12,7 @@ from retroformer.coach.stories.runs import OpenRun
 from retroformer.errors import RetroformerError
 from retroformer.files.document import LineChart, Report, Series, chapter
 
-from ...measure.statistics import Floats
+from ...measure.results import Floats
 from ...report.html import ReportPage
 from ...report.training import TrainedAdapter, adapters_in, curve_table, reward_audit, sort_by_stage, training_figures
 from .. import charts

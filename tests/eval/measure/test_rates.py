@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, SeedResult, mean_over_seeds, paired_difference
-from eval.measure.statistics import Floats, bootstrap_seeds
+from eval.measure.results import ArmResult, Floats, SeedResult
+from eval.measure.statistics import bootstrap_seeds, mean_over_seeds, paired_difference
 from retroformer.method.records import Usage
 
 FIRST, LAST = (0.0, 0.0, 1.0), (1.0, 0.0, 1.0)

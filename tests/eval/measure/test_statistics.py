@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from eval.measure import statistics
+from eval.measure.results import Floats
 from eval.measure.statistics import (
-    Floats,
     Intervals,
     MeanInterval,
     bootstrap_seeds,

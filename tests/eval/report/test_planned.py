@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from eval.measure.results import ArmResult, SeedResult, rates_of
-from eval.report.headline import planned_results
+from eval.measure.results import ArmResult, SeedResult
+from eval.measure.statistics import rates_of
+from eval.report.solved import planned_results
 from retroformer.config.sections.eval import PlannedComparison
 from retroformer.environments import alfworld
 from retroformer.method.records import Task, Usage
