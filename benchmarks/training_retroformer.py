@@ -15,11 +15,9 @@ from train.dpo import REFERENCE, dpo_trainer, response_sums
 from train.group_trainer import make_trainer
 from train.imitation import Imitation, adapted
 from train.reward import Ranking, scorer
-from train.rl.grpo import grpo
+from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
-from train.rl.ppo import ppo
 from train.rl.sampling import Responses, respond, sampling_settings
-from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Groups
 from train.stage import Stage
 from train.trainer import run_trainer
@@ -85,24 +83,24 @@ def _reference_seconds(trainer: Any, groups: Groups, failures: int) -> float:
 
 def _ppo(work: Work) -> Ready:
     model, draw = _on_policy(work, work.folder / REWARD)
-    optimizer, settings = make_optimizer(model, work.settings), work.settings
+    optimizer, settings = ppo.make_optimizer(model, work.settings), work.settings
 
     def updates(laps: Laps) -> Iterator[object]:
-        return ppo(model, optimizer, work.prompts, settings, draw, answer=laps.timed("sampling", respond))
+        return ppo.ppo(model, optimizer, work.prompts, settings, draw, answer=laps.timed("sampling", respond))
 
     return _ready(model, updates)
 
 
 def _grpo(work: Work) -> Ready:
     model, draw = _on_policy(work, None)
-    optimizer, settings = make_optimizer(model, work.settings), work.settings
+    optimizer, settings = grpo.make_optimizer(model, work.settings), work.settings
 
     def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         return torch.tensor([share_of_even_tokens(tokens) for tokens in responses.tokens])
 
     def updates(laps: Laps) -> Iterator[object]:
         answer = laps.timed("sampling", respond)
-        return grpo(model, optimizer, work.prompts, rewards, settings, draw, answer=answer)
+        return grpo.grpo(model, optimizer, work.prompts, rewards, settings, draw, answer=answer)
 
     return _ready(model, updates)
 
@@ -110,8 +108,7 @@ def _grpo(work: Work) -> Ready:
 def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
     train = work.experiment.train
     model = SharedBase(load_base(train), work.folder / SFT, reward)
-    draw = sampling_settings(work.experiment, work.case.stage, load_tokenizer(train), work.prompts)
-    draw = draw._replace(at_once=work.case.rows)
+    draw = sampling_settings(work.experiment, load_tokenizer(train), work.case.rows)
     # No token ends a turn, so every response has the maximum length.
     return model, draw._replace(eos_id=model.vocabulary)
 

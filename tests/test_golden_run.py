@@ -199,7 +199,8 @@ def test_the_model_cards_name_their_adapters_and_hold_what_the_stages_measured(r
         card, metrics = (run / stage / "README.md").read_text(), json.loads((run / stage / "metrics.json").read_text())
         assert card.startswith("---\nlibrary_name: peft\n")
         assert f"`{folder_sha256(run / stage)}`" in card
-        assert f"| training_tasks | {len(metrics['training_tasks'])} |" in card
+        (trained,) = metrics["training_domains"]
+        assert f"| training_domains.{trained['environment']} | {len(trained['tasks'])} |" in card
         assert str(run.resolve()) not in card
 
 

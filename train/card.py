@@ -43,8 +43,8 @@ def adapter_card(experiment: Experiment, base: Path, metrics: Mapping[str, Any])
     settings = {name: value for name, value in inputs.items() if name not in ("base", "data", "adapters")}
     # Strings stay in metrics.json only, since one could be a path.
     measures = {name: value for name, value in metrics.items() if name not in NO_MEASURE and not isinstance(value, str)}
-    if several := metrics.get("training_domains"):
-        measures["training_domains"] = {training["environment"]: training["tasks"] for training in several}
+    if trained := metrics.get("training_domains"):
+        measures["training_domains"] = {training["environment"]: training["tasks"] for training in trained}
     parts = [
         _front_matter(stage, base_model, base),
         f"# {stage} of run {experiment.run}",

@@ -52,7 +52,7 @@ class PairSplit(NamedTuple):
         It is the number of held-out tasks that the adapter was trained on, which may have imitated the better texts of
         their pairs (`train.sft.texts`); nothing if the adapter does not record its tasks.
         """
-        if self.start is None or (recorded := self.start.metrics.recorded_tasks) is None:
+        if self.start is None or (recorded := self.start.metrics.training_domains) is None:
             return {}
         read = self.held_out_tasks.intersection(chain.from_iterable(training.tasks for training in recorded))
         return {"held_out_tasks_read_by_start": len(read)}

@@ -113,7 +113,7 @@ def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Adapter]) -> t
     """Return these tasks with those of the adapters, by environment; None if those of an adapter are not recorded."""
     together = list(tasks)
     for adapter in adapters:
-        recorded = adapter.metrics.recorded_tasks
+        recorded = adapter.metrics.training_domains
         if recorded is None:
             return None
         together += recorded
@@ -170,7 +170,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
             "stage": stage.name,
             "fingerprint": stage.fingerprint,
             "inputs": stage.inputs,
-            **_task_facts(stage),
+            **({} if stage.tasks is None else {"training_domains": [tasks.model_dump() for tasks in stage.tasks]}),
             **metrics,
             "adapter_sha256": folder_sha256(unfinished),
             "code": code_version().model_dump(),
@@ -181,20 +181,6 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
         card = adapter_card(stage.experiment, base_model_folder(base_model), facts)
         (unfinished / CARD).write_text(card, encoding="utf-8")
     _delete_in_one_rename(stage.checkpoints)
-
-
-def _task_facts(stage: Stage) -> dict[str, Any]:
-    """Return the tasks that the adapter was trained on, so that an evaluation in any run can refuse them."""
-    if stage.tasks is None:
-        return {}
-    if len(stage.tasks) != 1:
-        return {"training_domains": [training.model_dump(mode="json") for training in stage.tasks]}
-    training = stage.tasks[0]
-    return {
-        "training_environment": training.environment,
-        "training_seed": training.seed,
-        "training_tasks": training.tasks,
-    }
 
 
 def _delete_in_one_rename(folder: Path) -> None:

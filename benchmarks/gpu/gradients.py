@@ -24,7 +24,6 @@ from train.rl.policy import SharedBase
 from train.rl.ppo import VALUE_WEIGHT
 from train.rl.rewards import UNSCALED
 from train.rl.sampling import SamplingSettings, respond
-from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Groups
 from train.stage import Stage
 
@@ -127,7 +126,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     if name == "ppo":
         settings = experiment.train.ppo
         batch = ppo.evaluate(model, responses, settings, draw, UNSCALED)
-        optimizer = make_optimizer(model, settings)
+        optimizer = ppo.make_optimizer(model, settings)
 
         def value() -> float:
             facts = ppo.accumulate_gradients(model, optimizer, batch, settings)
@@ -136,7 +135,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     else:
         chosen = experiment.train.grpo.model_copy(update={"group": 4, "kl": 0.04})
         group_batch = grpo.compare(model, responses, torch.tensor([0.0, 1.0, 0.0, 1.0] * 2), chosen, draw)
-        optimizer = make_optimizer(model, chosen)
+        optimizer = grpo.make_optimizer(model, chosen)
 
         def value() -> float:
             facts = grpo.accumulate_gradients(model, optimizer, group_batch, chosen)

@@ -178,7 +178,7 @@ def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]
     played = metrics.measure("tasks") or ()
     return frozenset(
         task
-        for training in metrics.recorded_tasks or ()
+        for training in metrics.training_domains or ()
         if training.are_of(experiment)
         for task in (*training.tasks, *played)
     )

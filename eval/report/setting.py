@@ -38,7 +38,7 @@ from retroformer.files.document import (
 )
 from retroformer.run.adapters import served_folder
 from retroformer.run.provenance import code_version, package_versions
-from retroformer.run.stage_metrics import METRICS, recorded_tasks
+from retroformer.run.stage_metrics import METRICS, read_metrics
 
 from ..play.verify import VerifiedModel
 from .evaluation import ReportInput
@@ -131,7 +131,8 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
     """Render the number of training tasks that the adapter's metrics record; evaluation refuses to play any of them."""
     if model.adapter_sha256 is None:
         return DASH
-    recorded = recorded_tasks(served_folder(experiment, adapter_name(model.model)))
+    folder = served_folder(experiment, adapter_name(model.model))
+    recorded = read_metrics(folder).training_domains if (folder / METRICS).is_file() else None
     if recorded is None:
         return "not recorded"
     return f"{sum(len(of_one.tasks) for of_one in recorded):,} tasks, none of these"

@@ -61,15 +61,9 @@ class StageMetrics(BaseModel):
     """Training pairs of the reward model and of DPO."""
     prompts: int | None = None
     """Training prompts of PPO and GRPO."""
-    training_tasks: tuple[str, ...] = ()
-    """Ids of all tasks whose attempts the stage or the adapters it starts from were trained on, sorted. They are of one
-    environment; `training_domains` has those of several."""
-    training_environment: str = ""
-    """Name of the environment of these tasks."""
-    training_seed: int | None = None
-    """Seed of the experiment if it decides what these tasks are, as for generated games."""
-    training_domains: tuple[TrainingTasks, ...] = ()
-    """Tasks of each environment if there are several."""
+    training_domains: tuple[TrainingTasks, ...] | None = None
+    """Tasks whose attempts the stage or the adapters it starts from were trained on, by environment; None if those of
+    an adapter are unknown."""
     steps: int | None = None
     """Optimiser steps of a stage on recorded data."""
     updates: int | None = None
@@ -97,16 +91,6 @@ class StageMetrics(BaseModel):
     train_score_mean: float | None = None
     train_score_deviation: float | None = None
     """Mean and standard deviation of a reward model's scores on its training texts."""
-
-    @property
-    def recorded_tasks(self) -> tuple[TrainingTasks, ...] | None:
-        """Tasks of the training by environment; None if those of an adapter it started from are unknown."""
-        if self.training_domains:
-            return self.training_domains
-        if "training_tasks" not in self.model_fields_set:
-            return None
-        only = TrainingTasks(environment=self.training_environment, seed=self.training_seed, tasks=self.training_tasks)
-        return (only,)
 
     @property
     def whole_cpu_seconds(self) -> float | None:
@@ -143,11 +127,6 @@ def read_metrics(folder: Path) -> StageMetrics:
         raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {replacement_hint(folder)}") from None
     except ValueError as error:
         raise DamagedFile(f"{path} is damaged ({first_line(error)}): {replacement_hint(folder)}") from None
-
-
-def recorded_tasks(folder: Path) -> tuple[TrainingTasks, ...] | None:
-    """Return the tasks that the adapter in `folder` was trained on; None if no metrics there do. Raises DamagedFile."""
-    return read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
 
 
 def replacement_hint(folder: Path) -> str:

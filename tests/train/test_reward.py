@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from retroformer.method.rating import Rating
 from retroformer.method.records import Author, PreferencePair, Reflection
 from retroformer.models.adapter_weights import read_reward_adapter
-from retroformer.run.stage_metrics import read_metrics
+from retroformer.run.stage_metrics import read_metrics, training_tasks
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.adapter import Adapter, require_adapter
 from train.base import add_fresh_adapter, load_base, load_tokenizer
@@ -89,7 +89,8 @@ def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: P
     start = workplace / "start"
     save_adapter(experiment, start)
     read = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))[:1]
-    (start / "metrics.json").write_text(json.dumps({"training_tasks": [*read, "another task"]}))
+    trained = training_tasks(experiment, [*read, "another task"])
+    (start / "metrics.json").write_text(json.dumps({"training_domains": [trained.model_dump()]}))
     adapters = {"start": require_adapter(start)}
     stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], adapters)
     train_reward_model(stage, PAIRS, adapters=adapters)

@@ -133,9 +133,9 @@ def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny
     early, late = [
         [f"{arm} task-{number}" for number in range(count)] for arm, count in (("recorded", 4), ("collect", 3))
     ]
-    assert (warm["training_environment"], warm["training_seed"], warm["training_tasks"]) == ("alfworld", 0, early)
-    assert sft["training_tasks"] == sorted(late + early)
-    assert "| training_tasks | 7 |" in (workplace / "runs/tiny/sft/README.md").read_text()
+    assert warm["training_domains"] == [{"environment": "alfworld", "seed": 0, "tasks": early}]
+    assert sft["training_domains"] == [{"environment": "alfworld", "seed": 0, "tasks": sorted(late + early)}]
+    assert "| training_domains.alfworld | 7 |" in (workplace / "runs/tiny/sft/README.md").read_text()
     # Another run starts from this adapter, with tasks of its own.
     experiment, start = load(config), {"start": require_adapter(workplace / "runs/tiny/sft")}
     another = [training_tasks(experiment, ["another"])]
@@ -149,7 +149,7 @@ def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: 
     train_in(workplace, "warm", config)
     folder, experiment = workplace / "runs/tiny/warm", load(config)
     facts = json.loads((folder / "metrics.json").read_text())
-    (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_tasks"}))
+    (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_domains"}))
     another = [training_tasks(experiment, ["another"])]
     assert make_stage("sft", experiment, [], {"start": require_adapter(folder)}, another).tasks is None
     assert make_stage("sft", experiment, [], {}, another).tasks == tuple(another)

@@ -111,6 +111,13 @@ def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Devic
     return _drawing(PlannedStage(kind, shape, experiment.train, device, at_once, *lengths))
 
 
+def sampled_at_once(experiment: Experiment, stage: str, tokens: int) -> int:
+    """Return how many responses a stage samples in one batch, if its longest prompt and response have `tokens`."""
+    shape = shape_of(read_config(experiment.train.base_model))
+    (kind,) = (kind for kind in stages_of(experiment) if kind.name == stage)
+    return max(1, case_of(experiment, kind, shape, "cuda" if torch.cuda.is_available() else "cpu", tokens).drawn)
+
+
 def _drawing(case: PlannedStage) -> PlannedStage:
     """Return the case with the number of responses that are sampled at once."""
     section = case.train.settings(case.kind.name)

@@ -29,7 +29,6 @@ from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
 from ..rl.policy import SharedBase
 from ..rl.sampling import Responses, SamplingSettings, ended_responses, respond, sampling_settings
-from ..rl.updates import make_optimizer
 from ..shared_prompt.group import Groups
 from ..stage import Stage
 from ..trainer import run_trainer
@@ -95,13 +94,13 @@ def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
     model = SharedBase(load_base(train), sft, reward, gradient_checkpointing=checkpointing)
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
-    draw = sampling_settings(experiment, stage.name, load_tokenizer(train), prompts)
-    draw = draw._replace(max_new_tokens=case.response_tokens, at_once=max(1, case.drawn), eos_id=model.vocabulary)
+    draw = sampling_settings(experiment, load_tokenizer(train), max(1, case.drawn))
+    draw = draw._replace(max_new_tokens=case.response_tokens, eos_id=model.vocabulary)
     answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
-        optimizer = make_optimizer(model, train.ppo)
+        optimizer = ppo.make_optimizer(model, train.ppo)
         return model, lambda: list(ppo.ppo(model, optimizer, prompts, train.ppo, draw, answer=answer))
-    optimizer = make_optimizer(model, train.grpo)
+    optimizer = grpo.make_optimizer(model, train.grpo)
 
     def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         return torch.zeros(len(indices))  # Scoring needs less memory than training on as many rows.

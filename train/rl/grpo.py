@@ -43,7 +43,7 @@ from .. import processes
 from ..losses import ADVANTAGES, Average, centred, differing, group_loss, k1, k3, masked_mean, token_weights
 from .policy import SharedBase
 from .sampling import Block, Respond, Responses, SamplingSettings, blocks, prompt_indices, refill_indices, respond
-from .updates import Describe, accumulate, set_learning_rates
+from .updates import Describe, accumulate, adam, set_learning_rates
 
 CLIP, CLIP_HIGH = 0.2, 0.28
 """Clipping range of the probability ratio, and with `dapo` that above 1."""
@@ -69,6 +69,11 @@ class GrpoBatch(NamedTuple):
     weights_BT: Tensor
     """Weight of each token's loss; 0 at padding and in responses without a reward."""
     facts: dict[str, float]
+
+
+def make_optimizer(model: SharedBase, settings: Grpo) -> torch.optim.AdamW:
+    """Return Adam over the policy's adapter."""
+    return adam((model.adapter_parameters(), settings.learning_rate))
 
 
 def grpo(

@@ -41,12 +41,14 @@ from ..losses import (
 from .policy import SharedBase
 from .rewards import UNSCALED, ScoreScale
 from .sampling import Block, Respond, Responses, SamplingSettings, blocks, prompt_indices, respond
-from .updates import Describe, accumulate, set_learning_rates
+from .updates import Describe, accumulate, adam, set_learning_rates
 
 CLIP = 0.2
 """Clipping range of the probability ratio, and of the value update."""
 GAMMA, LAMBDA = 1.0, 0.95
 """Discount factor between tokens, and lambda of generalized advantage estimation."""
+VALUE_LEARNING_RATE = 1e-3
+"""Peak learning rate of the value head."""
 VALUE_WEIGHT = 0.1
 """Weight of the value loss, as in TRL's PPO. It needs no key, as the value head has a learning rate of its own."""
 
@@ -62,6 +64,12 @@ class PpoBatch(NamedTuple):
     advantages_BT: Tensor
     returns_BT: Tensor
     facts: dict[str, float]
+
+
+def make_optimizer(model: SharedBase, settings: Ppo) -> torch.optim.AdamW:
+    """Return Adam over the policy's adapter and the value head."""
+    heads = model.value_head.parameters()
+    return adam((model.adapter_parameters(), settings.learning_rate), (heads, VALUE_LEARNING_RATE))
 
 
 def ppo(

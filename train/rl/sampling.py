@@ -16,11 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from retroformer.config.experiment import Experiment
 
 from .. import processes
-from ..plan.estimate import case_of
-from ..plan.shape import read_config, shape_of
 from ..shared_prompt.group import Group, consecutive, divided, micro_batches
 from ..shared_prompt.packed import Packed, pack
-from ..stage_kinds import stages_of
 from .policy import SharedBase
 
 
@@ -114,18 +111,15 @@ class Block(NamedTuple):
     packed: Packed
 
 
-def sampling_settings(
-    experiment: Experiment, stage: str, tokenizer: Any, prompts: Sequence[list[int]]
-) -> SamplingSettings:
-    """Return the sampling settings of a stage of the config, for responses to some of `prompts`."""
-    most = experiment.reflector.max_new_tokens
-    longest = max(map(len, prompts), default=0) + most
-    shape = shape_of(read_config(experiment.train.base_model))
-    (kind,) = (kind for kind in stages_of(experiment) if kind.name == stage)
-    at_once = max(1, case_of(experiment, kind, shape, "cuda" if torch.cuda.is_available() else "cpu", longest).drawn)
-    micro_batch_tokens = experiment.train.micro_batch_tokens
+def sampling_settings(experiment: Experiment, tokenizer: Any, at_once: int) -> SamplingSettings:
+    """Return the sampling settings of a config, with `at_once` responses in a batch."""
     return SamplingSettings(
-        most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed, micro_batch_tokens
+        experiment.reflector.max_new_tokens,
+        at_once,
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+        experiment.seed,
+        experiment.train.micro_batch_tokens,
     )
 
 

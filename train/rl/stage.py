@@ -41,6 +41,7 @@ from .. import processes
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
 from ..data.samples import Prompt, RatedGroup, prompt_ids
+from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
@@ -48,7 +49,7 @@ from .policy import SharedBase
 from .remote import responder, sampler_identity
 from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Respond, Responses, SamplingSettings, sampling_settings
-from .updates import Describe, Facts, describer, make_optimizer, take_updates
+from .updates import Describe, Facts, describer, take_updates
 
 
 class PolicyRun(NamedTuple):
@@ -132,14 +133,19 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapter
     tokenizer = load_tokenizer(experiment.train)
     ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
     lengths = [len(row) + experiment.reflector.max_new_tokens for row in ids]
-    preflight(stage, "prompts with their response", lengths, max(lengths, default=0), adapters)
+    longest = max(lengths, default=0)
+    preflight(stage, "prompts with their response", lengths, longest, adapters)
     sft, reward = (adapters[name].folder if name in adapters else None for name in ("sft", "reward"))
     assert sft is not None
     checkpointing = experiment.train.gradient_checkpointing
     model = SharedBase(load_base(experiment.train), sft, reward, gradient_checkpointing=checkpointing)
-    optimizer = make_optimizer(model, settings)
+    optimizer: torch.optim.Optimizer
+    if isinstance(settings, Ppo):
+        optimizer = ppo.make_optimizer(model, settings)
+    else:
+        optimizer = grpo.make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
-    draw = sampling_settings(experiment, stage.name, tokenizer, ids)
+    draw = sampling_settings(experiment, tokenizer, sampled_at_once(experiment, stage.name, longest))
     return PolicyRun(meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage))
 
 

@@ -31,18 +31,15 @@ logger = logging.getLogger(__name__)
 
 Facts = dict[str, float]
 
-VALUE_LEARNING_RATE = 1e-3
 MAX_GRADIENT_NORM = 1.0
 WARMUP_SHARE = 0.05
 """Share of the optimiser steps in which the learning rates rise to their peak."""
 
 
-def make_optimizer(model: SharedBase, settings: Ppo | Grpo) -> torch.optim.AdamW:
-    """Return Adam over the policy's adapter and, for PPO, the value head; `peak` keeps each group's learning rate."""
-    groups: list[dict[str, Any]] = [{"params": model.adapter_parameters(), "peak": settings.learning_rate}]
-    if isinstance(settings, Ppo):
-        groups.append({"params": list(model.value_head.parameters()), "peak": VALUE_LEARNING_RATE})
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, weight_decay=0.0)
+def adam(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.AdamW:
+    """Return Adam over groups of parameters, each with its peak learning rate, which it keeps as `peak`."""
+    entries = [{"params": list(parameters), "lr": peak, "peak": peak} for parameters, peak in groups]
+    return torch.optim.AdamW(entries, weight_decay=0.0)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, settings: Ppo | Grpo, step: int) -> None:

@@ -140,7 +140,7 @@ def test_one_reflector_learns_from_two_environments_and_is_evaluated_in_both(
     train(["sft", str(config)])
     metrics = read_metrics(Path("runs/two/sft"))
     assert metrics.measure("samples_with_duplicates") == sum(positive)
-    assert [one.environment for one in metrics.recorded_tasks or ()] == ["alfworld", "hotpotqa"]
+    assert [one.environment for one in metrics.training_domains or ()] == ["alfworld", "hotpotqa"]
 
     evaluate([str(config)])
     assert capsys.readouterr().out.splitlines()[-1] == "report: runs/two/eval/report.html"

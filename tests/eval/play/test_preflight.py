@@ -44,9 +44,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def trained(folder: str, tasks: list[str], **facts: Any) -> None:
+def trained(folder: str, tasks: list[str], environment: str = "alfworld", seed: int | None = None) -> None:
     """Write the metrics of an adapter that was trained on these tasks."""
-    content = {"training_environment": "alfworld", "training_seed": None, "training_tasks": tasks, **facts}
+    content = {"training_domains": [{"environment": environment, "seed": seed, "tasks": tasks}]}
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / "metrics.json").write_text(json.dumps(content))
     for name in ADAPTER_FILES:
@@ -133,9 +133,9 @@ def test_a_task_on_whose_failures_the_document_of_an_arm_was_optimised_is_refuse
 
 
 def test_equal_ids_of_another_environment_or_seed_are_other_tasks(config: Path) -> None:
-    trained("runs/other/ppo", HELD_OUT, training_environment="webshop")
+    trained("runs/other/ppo", HELD_OUT, environment="webshop")
     assert refused(config, HELD_OUT) == ""
-    trained("runs/other/ppo", HELD_OUT, training_seed=1)
+    trained("runs/other/ppo", HELD_OUT, seed=1)
     assert refused(config, HELD_OUT) == ""
     generated = "environment.source=generated"
     assert refused(config, HELD_OUT, generated, "seed=2") == ""
@@ -154,7 +154,7 @@ def test_nothing_is_played_if_an_adapter_was_trained_on_a_held_out_task(config: 
     opened = open_config(config, "environment.source=generated", "eval.split=held_out", "eval.tasks=5")
     section = opened.experiment.environment.model_copy(update={"split": "held_out"})
     first = taskset(section, opened.experiment.seed).tasks()[0].id
-    trained("runs/other/sft", [first], training_seed=opened.experiment.seed)
+    trained("runs/other/sft", [first], seed=opened.experiment.seed)
     with pytest.raises(ConfigError, match="1 of 5 evaluation tasks were used to train 'sft-1'"):
         asyncio.run(compare_arms(opened))
 

@@ -105,7 +105,7 @@ def test_one_adapter_is_trained_for_all_domains_and_records_the_tasks_of_each(ti
     assert (recorded["sft"].measure("samples_with_duplicates"), recorded["ppo"].prompts) == (5, 5)
     assert (recorded["reward"].pairs or 0) + recorded["reward"].held_out_pairs == 5
     for stage in ("sft", "reward", "ppo"):
-        assert [(one.environment, one.seed, one.tasks) for one in recorded[stage].recorded_tasks or ()] == [
+        assert [(one.environment, one.seed, one.tasks) for one in recorded[stage].training_domains or ()] == [
             (*HOUSEHOLD, ("task-0", "task-1", "task-2")),
             (*QUESTIONS, ("task-0", "task-1")),
         ]

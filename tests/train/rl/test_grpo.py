@@ -13,11 +13,10 @@ from retroformer.config.sections.train import Grpo
 from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
 from train.base import load_base
 from train.losses import against_others, centred, group_loss, shares, standardised
-from train.rl.grpo import CLIP, CLIP_HIGH, GrpoBatch, accumulate_gradients, compare, grpo
+from train.rl.grpo import CLIP, CLIP_HIGH, GrpoBatch, accumulate_gradients, compare, grpo, make_optimizer
 from train.rl.policy import SharedBase
 from train.rl.rewards import ModelScores, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, ended_responses, prompt_indices, respond
-from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
 

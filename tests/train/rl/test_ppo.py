@@ -14,11 +14,12 @@ from torch import Tensor
 from retroformer.config.sections.train import Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base, load_tokenizer
+from train.plan.estimate import sampled_at_once
 from train.rl.policy import SharedBase
-from train.rl.ppo import accumulate_gradients, evaluate, ppo
+from train.rl.ppo import accumulate_gradients, evaluate, make_optimizer, ppo
 from train.rl.rewards import UNSCALED, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, respond, sampling_settings
-from train.rl.updates import make_optimizer, set_learning_rates
+from train.rl.updates import set_learning_rates
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
 
@@ -170,7 +171,8 @@ def test_responses_are_sampled_in_batches_that_fit_beside_training(
     # The longest prompt has 8 tokens, a response up to 8.
     section = quick_settings().model_dump()
     experiment = tiny_experiment(workplace, tiny_base, ppo=section, micro_batch_tokens=4 * 16)
-    draw = sampling_settings(experiment, "ppo", load_tokenizer(train), PROMPTS)
+    longest = max(map(len, PROMPTS)) + experiment.reflector.max_new_tokens
+    draw = sampling_settings(experiment, load_tokenizer(train), sampled_at_once(experiment, "ppo", longest))
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
 
     def note(_: Any, __: Any, logits_BV: Tensor) -> None:

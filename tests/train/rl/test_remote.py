@@ -25,11 +25,10 @@ from tests.train.world import prompt, tiny_experiment
 from train.adapter import Adapter, require_adapter
 from train.base import load_base
 from train.rl.policy import SharedBase
-from train.rl.ppo import ppo
+from train.rl.ppo import make_optimizer, ppo
 from train.rl.remote import PROBES, RemoteSampler, _disagreement, responder
 from train.rl.sampling import Responses, respond
 from train.rl.stage import train_by_grpo, train_by_ppo
-from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import pack
 from train.stage import Stage, make_stage

@@ -16,10 +16,10 @@ from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.rl import checkpoint
 from train.rl.policy import SharedBase
-from train.rl.ppo import ppo
+from train.rl.ppo import make_optimizer, ppo
 from train.rl.sampling import sampling_settings
 from train.rl.stage import train_by_ppo
-from train.rl.updates import first_alarms, make_optimizer
+from train.rl.updates import first_alarms
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -62,7 +62,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     optimizer = make_optimizer(model, experiment.train.ppo)
     tokenizer = load_tokenizer(train)
     ids = [prompt_ids(tokenizer, asked) for asked in prompts]
-    draw = sampling_settings(experiment, "ppo", tokenizer, [])
+    draw = sampling_settings(experiment, tokenizer, experiment.train.ppo.batch_size)
     list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
     checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
     resumed, resumed_weights, said = improved()

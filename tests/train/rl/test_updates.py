@@ -13,7 +13,8 @@ from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.rl.policy import SharedBase
-from train.rl.updates import Facts, alarm_facts, describer, first_alarms, make_optimizer, repetition, take_updates
+from train.rl.ppo import make_optimizer
+from train.rl.updates import Facts, alarm_facts, describer, first_alarms, repetition, take_updates
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

@@ -11,11 +11,9 @@ from torch import Tensor
 from retroformer.config.sections.train import Grpo, Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base
-from train.rl.grpo import grpo
+from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
-from train.rl.ppo import ppo
 from train.rl.sampling import Responses, SamplingSettings
-from train.rl.updates import make_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(2)]
@@ -43,12 +41,10 @@ def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
 
 def outcome(model: SharedBase, algorithm: str) -> tuple[list[dict[str, float]], list[Tensor]]:
     """Take two updates; return their facts and the policy."""
-    settings: Any = PPO if algorithm == "ppo" else GRPO
-    optimizer = make_optimizer(model, settings)
     if algorithm == "ppo":
-        facts = list(ppo(model, optimizer, PROMPTS, settings, DRAW))
+        facts = list(ppo.ppo(model, ppo.make_optimizer(model, PPO), PROMPTS, PPO, DRAW))
     else:
-        facts = list(grpo(model, optimizer, PROMPTS, rewards, settings, DRAW))
+        facts = list(grpo.grpo(model, grpo.make_optimizer(model, GRPO), PROMPTS, rewards, GRPO, DRAW))
     return facts, [parameter.detach() for parameter in model.adapter_parameters()]
 
 
