@@ -26,7 +26,7 @@ from train.group_trainer import trunk_of
 from train.imitation import Imitation, adapted
 from train.reward import Ranking, scorer
 from train.shared_prompt.agreement import differences
-from train.shared_prompt.group import Group
+from train.shared_prompt.packed import Group
 
 
 def main() -> None:

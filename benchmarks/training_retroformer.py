@@ -18,7 +18,7 @@ from train.reward import Ranking, scorer
 from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
 from train.rl.sampling import Responses, respond, sampling_settings
-from train.shared_prompt.group import Groups
+from train.shared_prompt.packed import Groups
 from train.stage import Stage
 from train.trainer import run_trainer
 

@@ -16,7 +16,7 @@ from benchmarks.training_retroformer import groups_of, share_of_even_tokens, sup
 from train.base import keep_trainables_in_fp32, load_tokenizer
 from train.imitation import adapted
 from train.rl.grpo import CLIP
-from train.shared_prompt.group import Groups
+from train.shared_prompt.packed import Groups
 from train.stage import Stage
 from train.trainer import trainer_settings
 

@@ -22,8 +22,7 @@ from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokeniz
 from .group_trainer import GroupReader, log_probs, make_trainer
 from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
-from .shared_prompt.group import Group, Groups
-from .shared_prompt.packed import Packed, pack
+from .shared_prompt.packed import Group, Groups, Packed, pack
 from .shared_prompt.reading import predicting
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer

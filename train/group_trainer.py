@@ -4,6 +4,7 @@ Batches, collation, losses and measurements all work on groups. transformers' tr
 and its schedule, clipping, logging and checkpoints.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -14,8 +15,7 @@ from transformers import TrainingArguments
 
 from .base import save_memory
 from .shared_prompt.agreement import choose_attention
-from .shared_prompt.group import Group, Groups, micro_batches, training_batches
-from .shared_prompt.packed import Packed, pack
+from .shared_prompt.packed import Group, Groups, Packed, micro_batches, pack
 from .shared_prompt.reading import hidden_states, plain_states, predicting, token_readings
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
@@ -124,6 +124,48 @@ def batches_of(stage: Stage, groups: Groups) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list."""
     experiment, epochs = stage.experiment, stage.steps.epochs
     return training_batches(groups.sizes, groups.lengths, experiment.train.batch_size, epochs, experiment.seed)
+
+
+def training_batches(
+    sizes: Sequence[int], lengths: Sequence[int], batch_size: int, epochs: int, seed: int
+) -> list[list[int]]:
+    """Return the numbers of the groups of each batch, all epochs in one list.
+
+    Groups stay whole, so a batch has about `batch_size` samples. Every epoch is shuffled. Then each stretch of about
+    eight batches is sorted by length, so that the groups of a batch have similar lengths and little padding, and the
+    batches of the stretch are shuffled. The result depends on the arguments only, so a resumed run continues with the
+    batches that the killed run would have seen.
+
+    Args:
+        sizes: number of samples of each group.
+        lengths: number of tokens of each group.
+        batch_size: number of samples of a batch, which the batches have on average.
+        epochs: number of passes over the groups.
+        seed: seed of the order.
+    """
+    generator = random.Random(f"order of training {seed}")
+    stream = [index for _ in range(epochs) for index in generator.sample(range(len(sizes)), len(sizes))]
+    batches: list[list[int]] = []
+    for stretch in _cut(stream, sizes, 8 * batch_size):
+        by_length = sorted(stretch, key=lengths.__getitem__)
+        of_stretch = list(_cut(by_length, sizes, batch_size))
+        generator.shuffle(of_stretch)
+        batches += of_stretch
+    return batches
+
+
+def _cut(numbers: Sequence[int], sizes: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Cut `numbers` into parts whose total size is as close to `size` as possible."""
+    part: list[int] = []
+    held = 0
+    for number in numbers:
+        if part and held + sizes[number] - size > size - held:
+            yield part
+            part, held = [], 0
+        part.append(number)
+        held += sizes[number]
+    if part:
+        yield part
 
 
 def trunk_of(model: Any) -> Any:

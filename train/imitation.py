@@ -21,8 +21,7 @@ from .data.rows import write_samples
 from .data.samples import Sample
 from .group_trainer import log_probs, make_trainer
 from .preflight import preflight
-from .shared_prompt.group import Group, Groups
-from .shared_prompt.packed import Packed
+from .shared_prompt.packed import Group, Groups, Packed
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 

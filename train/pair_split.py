@@ -16,7 +16,7 @@ from .adapter import Adapter
 from .data.rows import write_pairs
 from .data.samples import sample_pairs
 from .preflight import preflight
-from .shared_prompt.group import Group, Groups
+from .shared_prompt.packed import Group, Groups
 from .stage import Stage
 
 HELD_OUT_SHARE = 0.1

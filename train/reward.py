@@ -29,8 +29,7 @@ from .group_trainer import GroupReader, make_trainer
 from .losses import CENTRING, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
-from .shared_prompt.group import Group, group_of
-from .shared_prompt.packed import Packed
+from .shared_prompt.packed import Group, Packed, group_of
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 

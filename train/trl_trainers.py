@@ -30,7 +30,7 @@ from .base import load_tokenizer, save_memory
 from .data.samples import IGNORED
 from .losses import BETA, CENTRING
 from .pair_split import weights_of_pairs
-from .shared_prompt.group import Group, Groups, micro_batches
+from .shared_prompt.packed import Group, Groups, micro_batches
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
 

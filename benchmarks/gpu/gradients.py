@@ -24,7 +24,7 @@ from train.rl.policy import SharedBase
 from train.rl.ppo import VALUE_WEIGHT
 from train.rl.rewards import UNSCALED
 from train.rl.sampling import SamplingSettings, respond
-from train.shared_prompt.group import Groups
+from train.shared_prompt.packed import Groups
 from train.stage import Stage
 
 TITLE = "Gradients"

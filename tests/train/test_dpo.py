@@ -23,8 +23,7 @@ from train.group_trainer import GroupTrainer, trunk_of
 from train.losses import BETA, implicit_rewards, preference_loss
 from train.pair_split import held_out_tasks
 from train.shared_prompt.attention import SPLIT
-from train.shared_prompt.group import Group, Groups, group_of
-from train.shared_prompt.packed import pack
+from train.shared_prompt.packed import Group, Groups, group_of, pack
 from train.stage import Stage, finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

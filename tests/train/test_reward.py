@@ -18,8 +18,7 @@ from train.pair_split import held_out_tasks
 from train.reward import train_reward_model
 from train.rl.policy import SharedBase
 from train.rl.rewards import score_scale
-from train.shared_prompt.group import group_of
-from train.shared_prompt.packed import pack
+from train.shared_prompt.packed import group_of, pack
 from train.stage import finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

@@ -20,7 +20,7 @@ from train.adapter import require_adapter
 from train.base import load_tokenizer
 from train.data.samples import AdviceText, Sample, SamplePair, samples
 from train.imitation import imitate
-from train.shared_prompt.group import Groups
+from train.shared_prompt.packed import Groups
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

@@ -29,7 +29,7 @@ from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
 from ..rl.policy import SharedBase
 from ..rl.sampling import Responses, SamplingSettings, ended_responses, respond, sampling_settings
-from ..shared_prompt.group import Groups
+from ..shared_prompt.packed import Groups
 from ..stage import Stage
 from ..trainer import run_trainer
 from .estimate import PlannedStage

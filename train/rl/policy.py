@@ -19,10 +19,8 @@ from retroformer.models.adapter_weights import load_lora, read_reward_adapter
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
 from ..integrity import LOWER_THE_RATE
 from ..shared_prompt.agreement import choose_attention, dense_attention
-from ..shared_prompt.below import LayersBelow
-from ..shared_prompt.group import Group
-from ..shared_prompt.packed import Packed
-from ..shared_prompt.reading import TokenReadings, computing, hidden_states, predicting, token_readings
+from ..shared_prompt.packed import Group, Packed
+from ..shared_prompt.reading import LayersBelow, TokenReadings, computing, hidden_states, predicting, token_readings
 
 _NONE = -1
 """Number of a response in a place of the grid without one."""

@@ -16,8 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from retroformer.config.experiment import Experiment
 
 from .. import processes
-from ..shared_prompt.group import Group, consecutive, divided, micro_batches
-from ..shared_prompt.packed import Packed, pack
+from ..shared_prompt.packed import Group, Packed, consecutive, divided, micro_batches, pack
 from .policy import SharedBase
 
 

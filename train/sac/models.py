@@ -25,8 +25,7 @@ from ..base import (
     trainable,
 )
 from ..rl.policy import POLICY, REFERENCE
-from ..shared_prompt.group import Group
-from ..shared_prompt.packed import Packed, pack
+from ..shared_prompt.packed import Group, Packed, pack
 from ..shared_prompt.reading import computing, hidden_states, predicting, token_readings
 
 

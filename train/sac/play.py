@@ -19,7 +19,7 @@ from retroformer.method.records import Memory, Outcome, Task, Trajectory, Usage
 from retroformer.method.rollout import rollout
 
 from ..rl.sampling import numbers_of_update
-from ..shared_prompt.group import Group
+from ..shared_prompt.packed import Group
 from .models import ActorCritic, log_policy, written_greedily
 from .sac import ActorStep, PlayedEpisode
 

@@ -38,7 +38,7 @@ from retroformer.config.sections.train import Sac
 
 from ..losses import soft_critic_loss, soft_policy_loss, soft_targets, soft_values
 from ..rl.updates import clip_gradients
-from ..shared_prompt.group import Group
+from ..shared_prompt.packed import Group
 from .models import ActorCritic, log_policy
 
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from retroformer.errors import ConfigError
 
 from .attention import QUICK, SPLIT
-from .group import Group
-from .packed import Packed, pack
+from .packed import Group, Packed, pack
 from .reading import CHANGED_LOGITS, FLEX, SEPARATE_ROWS, hidden_states, plain_states, predicting
 
 Values = Callable[[Tensor, Packed], Tensor]

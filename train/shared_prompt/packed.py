@@ -6,19 +6,175 @@ Each response attends to the prompt and to itself, and its positions continue th
 gradient therefore equal those of a separate row.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .group import Group
+from ..data.samples import Sample, SamplePair
 
 _PROMPT, _PADDING = -1, -2
 """Part numbers of the tokens that belong to no response."""
 _ANY_TOKEN = 0
 """Token id used as padding; no other token attends to it."""
+
+
+class Group(NamedTuple):
+    """A prompt and distinct responses to it, in tokens. No response is empty."""
+
+    prompt: list[int]
+    responses: list[list[int]]
+    pairs: Sequence[tuple[int, int]] = ()
+    """For stages on pairs: numbers of the better and of the worse response."""
+    share: float = 1.0
+    """Fraction of the prompt's samples or pairs that this group holds; below 1 if the prompt was split."""
+    number: int = 0
+    """Number of the group among those of its stage."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of the prompt, read once, and of all responses."""
+        return len(self.prompt) + sum(map(len, self.responses))
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the prompt with its longest response."""
+        return len(self.prompt) + max(map(len, self.responses))
+
+    @property
+    def sample_pairs(self) -> list[SamplePair]:
+        """The pairs in tokens."""
+        texts = [Sample(self.prompt, response) for response in self.responses]
+        return [SamplePair(texts[better], texts[worse]) for better, worse in self.pairs]
+
+    @property
+    def alone(self) -> list["Group"]:
+        """A group for each response."""
+        return [Group(self.prompt, [response]) for response in self.responses]
+
+
+class Groups(Sequence[Group]):
+    """Samples or pairs on disk, grouped by prompt in the order of first appearance.
+
+    Memory holds their numbers and lengths only. What does not fit into `most_tokens` becomes several groups.
+    """
+
+    def __init__(self, rows: Sequence[Sample | SamplePair], most_tokens: int) -> None:
+        self._rows, self._parts = rows, list[_GroupRows]()
+        of_prompt: dict[bytes, list[_GroupRows]] = {}
+        for number, row in enumerate(rows):
+            parts = of_prompt.setdefault(_digest(row.prompt_ids), [])
+            if not parts or not parts[-1].has_room(row, most_tokens):
+                parts.append(_GroupRows(len(row.prompt_ids)))
+                self._parts.append(parts[-1])
+            parts[-1].add(number, row)
+        for parts in of_prompt.values():
+            for part in parts:
+                part.share = len(part.numbers) / sum(len(other.numbers) for other in parts)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each group, with its prompt once."""
+        return [part.length for part in self._parts]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of samples or pairs of each group."""
+        return [len(part.numbers) for part in self._parts]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Group]: ...
+    def __getitem__(self, index: int | slice) -> Group | list[Group]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        part = self._parts[index]
+        group = group_of([self._rows[number] for number in part.numbers])
+        return group._replace(share=part.share, number=index)
+
+
+class _GroupRows:
+    """The numbers of the rows of one group while it is put together."""
+
+    def __init__(self, prompt_length: int) -> None:
+        self.length, self.share = prompt_length, 1.0
+        self.numbers: list[int] = []
+        self._responses: set[bytes] = set()
+
+    def has_room(self, row: Sample | SamplePair, most_tokens: int) -> bool:
+        added = sum(len(response) for response in row.responses if _digest(response) not in self._responses)
+        return self.length + added <= most_tokens
+
+    def add(self, number: int, row: Sample | SamplePair) -> None:
+        self.numbers.append(number)
+        for response in row.responses:
+            if (digest := _digest(response)) not in self._responses:
+                self._responses.add(digest)
+                self.length += len(response)
+
+
+def group_of(rows: Sequence[Sample | SamplePair]) -> Group:
+    """Return samples or pairs with the same prompt as a group that holds each response once."""
+    numbers: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        for response in row.responses:
+            numbers.setdefault(tuple(response), len(numbers))
+    pairs = tuple(
+        (numbers[tuple(row.chosen.response_ids)], numbers[tuple(row.rejected.response_ids)])
+        for row in rows
+        if isinstance(row, SamplePair)
+    )
+    return Group(rows[0].prompt_ids, list(map(list, numbers)), pairs)
+
+
+def consecutive(prompts: Iterable[list[int]], responses: Iterable[list[int]]) -> list[Group]:
+    """Group responses that follow each other on one prompt, in their order; equal responses are kept."""
+    groups: list[Group] = []
+    for prompt, response in zip(prompts, responses, strict=True):
+        if groups and groups[-1].prompt == prompt:
+            groups[-1].responses.append(response)
+        else:
+            groups.append(Group(prompt, [response]))
+    return groups
+
+
+def divided(group: Group, most_tokens: int) -> list[Group]:
+    """Divide the responses of a group among groups of at most `most_tokens`, with at least one response each."""
+    parts = [Group(group.prompt, [])]
+    for response in group.responses:
+        if parts[-1].responses and parts[-1].length + len(response) > most_tokens:
+            parts.append(Group(group.prompt, []))
+        parts[-1].responses.append(response)
+    return parts
+
+
+def _digest(tokens: Sequence[int]) -> bytes:
+    return blake2b(repr(tokens).encode(), digest_size=16).digest()
+
+
+def micro_batches(
+    groups: Sequence[Group], most_tokens: int, length: Callable[[Group], int] = attrgetter("length")
+) -> list[list[Group]]:
+    """Divide groups, in their order, into micro-batches of at most `most_tokens`, counted with padding.
+
+    A group that is longer is alone in its micro-batch. `length` returns the tokens in which a group is read.
+    """
+    divided: list[list[Group]] = []
+    for group in groups:
+        last = divided[-1] if divided else []
+        if last and (len(last) + 1) * max(length(group), *map(length, last)) <= most_tokens:
+            last.append(group)
+        else:
+            divided.append([group])
+    return divided
 
 
 class Packed(NamedTuple):

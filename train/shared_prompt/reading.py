@@ -1,12 +1,14 @@
 """Runs a model over packed groups, and computes the log-probabilities of responses."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from retroformer.errors import ConfigError
 
@@ -133,3 +135,44 @@ def _window(config: Any) -> int | None:
         return None
     window: int | None = getattr(config, "sliding_window", None)
     return window
+
+
+class LayersBelow:
+    """The layers of `trunk` below the first adapter, which read packed rows once for all adapters and passes.
+
+    No adapter changes these layers, and nothing in them is trained. With LoRA on the upper half of the layers they are
+    half of a pass. What leaves them is kept as long as the rows are.
+    """
+
+    def __init__(self, trunk: nn.Module) -> None:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        layers: Any = next((part for part in trunk.children() if isinstance(part, nn.ModuleList)), [])
+        adapted = (any(isinstance(part, BaseTunerLayer) for part in layer.modules()) for layer in layers)
+        count = next((number for number, is_adapted in enumerate(adapted) if is_adapted), 0)
+        self._rows: Tensor | None = None
+        self._known = WeakTensorKeyDictionary()
+        for layer in layers[:count]:
+            layer.forward = self._once(layer.forward, keeps=layer is layers[count - 1])
+
+    @contextmanager
+    def reading(self, packed: Packed) -> Iterator[None]:
+        """Skip these layers while the trunk reads rows that it has read before."""
+        self._rows = packed.ids_BL
+        try:
+            yield
+        finally:
+            self._rows = None
+
+    def _once(self, forward: Callable[..., Any], *, keeps: bool) -> Callable[..., Any]:
+        @torch.no_grad()
+        def forward_once(hidden_BLH: Tensor, *arguments: Any, **options: Any) -> Any:
+            rows = self._rows
+            if rows is not None and rows in self._known:
+                return self._known[rows] if keeps else hidden_BLH
+            read = forward(hidden_BLH, *arguments, **options)
+            if keeps and rows is not None and isinstance(read, Tensor):  # Of some models it is a tuple.
+                self._known[rows] = read
+            return read
+
+        return forward_once

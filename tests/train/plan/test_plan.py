@@ -17,8 +17,7 @@ from train.plan.estimate import GIB, NF4, USABLE_SHARE, PlannedStage, case_of, c
 from train.plan.rehearsal import LiveBytes, tensors_of
 from train.plan.report import describe_plan, table
 from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import pack
+from train.shared_prompt.packed import Group, pack
 from train.shared_prompt.reading import hidden_states
 from train.stage_kinds import STAGES, Device, stages_of
 

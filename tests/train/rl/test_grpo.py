@@ -17,8 +17,7 @@ from train.rl.grpo import CLIP, CLIP_HIGH, GrpoBatch, accumulate_gradients, comp
 from train.rl.policy import SharedBase
 from train.rl.rewards import ModelScores, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, ended_responses, prompt_indices, respond
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import Packed, pack
+from train.shared_prompt.packed import Group, Packed, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)

@@ -20,8 +20,7 @@ from train.rl.ppo import accumulate_gradients, evaluate, make_optimizer, ppo
 from train.rl.rewards import UNSCALED, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, respond, sampling_settings
 from train.rl.updates import set_learning_rates
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import Packed, pack
+from train.shared_prompt.packed import Group, Packed, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]

@@ -29,8 +29,7 @@ from train.rl.ppo import make_optimizer, ppo
 from train.rl.remote import PROBES, RemoteSampler, _disagreement, responder
 from train.rl.sampling import Responses, respond
 from train.rl.stage import train_by_grpo, train_by_ppo
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import pack
+from train.shared_prompt.packed import Group, pack
 from train.stage import Stage, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

@@ -9,8 +9,7 @@ import torch
 from tests.train.world import save_adapter, tiny_experiment
 from train.base import load_base
 from train.sac.models import ActorCritic, by_action, log_policy, written_greedily
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import pack
+from train.shared_prompt.packed import Group, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 SHORT = Group([5, 6, 7], [[8, 9], [8, 10, 11], [12]])

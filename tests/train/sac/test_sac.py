@@ -11,7 +11,7 @@ from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.sac.models import ActorCritic, log_policy
 from train.sac.sac import ActorStep, PlayedEpisode, Replay, chosen_values, due, follow, make_optimizers, sac, update
-from train.shared_prompt.group import Group
+from train.shared_prompt.packed import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, GOOD = 0, 2

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from train.shared_prompt.attention import SHORT, quick_attention, split_attention
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import Packed, pack
+from train.shared_prompt.packed import Group, Packed, pack
 
 GROUPS = [
     Group(list(range(20)), [[1, 2, 3], [4, 5]], []),

@@ -19,8 +19,7 @@ from train.shared_prompt import agreement
 from train.shared_prompt import packed as packing
 from train.shared_prompt.agreement import LIMIT, Values, choose_attention, differences, require_agreement
 from train.shared_prompt.attention import QUICK, SPLIT
-from train.shared_prompt.group import Group
-from train.shared_prompt.packed import Packed, pack
+from train.shared_prompt.packed import Group, Packed, pack
 from train.shared_prompt.reading import hidden_states
 from train.stage import make_stage
 

@@ -9,9 +9,9 @@ from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from train.data.samples import Sample, SamplePair
+from train.group_trainer import training_batches
 from train.pair_split import weights_of_pairs
-from train.shared_prompt.group import Group, Groups, consecutive, divided, group_of, micro_batches, training_batches
-from train.shared_prompt.packed import pack
+from train.shared_prompt.packed import Group, Groups, consecutive, divided, group_of, micro_batches, pack
 from train.shared_prompt.reading import TOKEN_CHUNK, VOCABULARY_CHUNK, token_readings
 
 ASKED, OTHER = [5, 6, 7], [9]
