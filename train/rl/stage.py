@@ -49,7 +49,7 @@ from .policy import SharedBase
 from .remote import responder, sampler_identity
 from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Respond, Responses, SamplingSettings, sampling_settings
-from .updates import Describe, Facts, describer, take_updates
+from .updates import Describe, Facts, describer, first_alarms, take, with_alarms
 
 
 class PolicyRun(NamedTuple):
@@ -150,8 +150,23 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapter
 
 
 def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:
-    progress = take_updates(stage, settings, updates, run.history, run.model, run.optimizer)
-    tokens = sum(int(facts["tokens"] * settings.epochs) for facts in run.history)
-    cost = run.meter.read(tokens, progress["resumed_from_update"])
-    metrics = {"prompts": len(run.prompts)} | progress | sampler_identity(run.answer) | cost
-    publish(stage, run.model.save_policy, metrics)
+    history, resumed_from = run.history, len(run.history)
+
+    def save() -> None:
+        checkpoint.save(stage.checkpoints, len(history), run.model, run.optimizer, history)
+
+    def status() -> str:
+        divergence = f"  kl {history[-1]['kl']:.2f}" if "kl" in history[-1] else ""
+        return f"score {history[-1]['score']:+.2f}{divergence}"
+
+    take(stage, "update", settings.updates, with_alarms(updates, history), history, save, status)
+    metrics = {
+        "prompts": len(run.prompts),
+        "updates": len(history),
+        "resumed_from_update": resumed_from,
+        "alarms": first_alarms(history),
+        "history": history,
+        **sampler_identity(run.answer),
+    }
+    tokens = sum(int(facts["tokens"] * settings.epochs) for facts in history)
+    publish(stage, run.model.save_policy, metrics | run.meter.read(tokens, resumed_from))

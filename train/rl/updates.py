@@ -1,4 +1,4 @@
-"""Updates of PPO and GRPO: the optimiser, and the outer loop with curves, checkpoints and alarms.
+"""Updates of PPO and GRPO: the optimiser, and the outer loop with curves, checkpoints and alarms; SAC shares the loop.
 
 An alarm says that a policy degenerates. It compares an update with the first one, whose responses came from the SFT
 policy, so it says that the texts have changed in kind, not whether the advice still helps: `eval` measures that.
@@ -23,7 +23,6 @@ from ..data.samples import Prompt
 from ..integrity import LOWER_THE_RATE, require_finite, require_finite_gradients
 from ..stage import Stage
 from ..tracking import tracker
-from . import checkpoint
 from .policy import SharedBase
 from .sampling import Block
 
@@ -86,15 +85,19 @@ def clip_gradients(module: nn.Module, parameters: Iterable[nn.Parameter], when: 
     return float(norm)
 
 
-def take_updates(
+def take(
     stage: Stage,
-    settings: Ppo | Grpo,
+    unit: str,
+    most: int,
     updates: Iterator[Facts],
     history: list[Facts],
-    model: SharedBase,
-    optimizer: torch.optim.Optimizer,
-) -> dict[str, Any]:
-    """Take the `updates` that follow `history`, append their facts to it, and return entries for metrics.json.
+    save: Callable[[], None],
+    status: Callable[[], str],
+) -> None:
+    """Take the `updates` that follow `history` until there are `most`, and append the facts of each to it.
+
+    `unit` is what the stage counts: an update, or an episode of SAC. `save` writes a checkpoint after the last of
+    `history`, and `status` is the text of the progress line.
 
     Raises:
         ServiceError: another process has ended; the checkpoints are those that a kill would have left.
@@ -102,38 +105,32 @@ def take_updates(
         Stopped: SIGTERM has asked for it; a checkpoint is saved.
         RetroformerError: the next update cannot be computed; a checkpoint of the previous ones is saved.
     """
-    steps, resumed_from, reported = stage.experiment.train.checkpoint_steps, len(history), len(first_alarms(history))
-    progress_line = line(f"train {stage.name}", settings.updates, resumed_from, console=processes.screen())
+    resumed_from = len(history)
+    progress_line = line(f"train {stage.name}", most, resumed_from, console=processes.screen())
     with tracker(stage) as track, progress_line as progress:
         try:
             for facts in updates:
-                history.append(facts | alarm_facts(history, facts))
-                track(len(history), history[-1])
-                divergence = f"  kl {facts['kl']:.2f}" if "kl" in facts else ""
-                progress.show(len(history), f"score {facts['score']:+.2f}{divergence}")
-                for alarm in first_alarms(history)[reported:]:
-                    logger.warning(alarm)
-                    reported += 1
-                stop = len(history) < settings.updates and preemption.stop_requested()
-                if stop or len(history) % steps == 0:
-                    checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+                history.append(facts)
+                track(len(history), facts)
+                progress.show(len(history), status())
+                stop = len(history) < most and preemption.stop_requested()
+                if stop or len(history) % stage.experiment.train.checkpoint_steps == 0:
+                    save()
                 if stop:
-                    raise preemption.stopped(stage.name, len(history), settings.updates, "update")
-        except preemption.Stopped:
-            raise
-        except ServiceError:
+                    raise preemption.stopped(stage.name, len(history), most, unit)
+        except (preemption.Stopped, ServiceError):
             # Another process has ended, perhaps between two passes over a batch, so this policy is half-updated.
             raise
         except NotFinite as error:
             # The policy may be half-updated here, too.
-            raise NotFinite(f"Update {len(history) + 1} of {stage.name} cannot be taken. {error}") from None
+            raise NotFinite(
+                f"{unit.capitalize()} {len(history) + 1} of {stage.name} cannot be taken. {error}"
+            ) from None
         except RetroformerError:
-            # The next update lacks a server, an endpoint or budget. The previous ones need not be repeated.
+            # The next update lacks a server, an environment or budget. The previous ones need not be repeated.
             if len(history) > resumed_from:
-                checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+                save()
             raise
-    counts = {"updates": len(history), "resumed_from_update": resumed_from}
-    return counts | {"alarms": first_alarms(history), "history": history}
 
 
 Describe = Callable[[Sequence[list[int]], Sequence[list[int]]], dict[str, float]]
@@ -213,15 +210,23 @@ def alarm_facts(history: Sequence[Facts], now: Facts) -> Facts:
     return {name: float(alarm.is_on(first, now)) for name, alarm in ALARMS.items()}
 
 
+def with_alarms(updates: Iterable[Facts], history: Sequence[Facts]) -> Iterator[Facts]:
+    """Yield updates that `take` appends to `history`, with the facts of the alarms; log each alarm the first time."""
+    reported = len(first_alarms(history))
+    for facts in updates:
+        now = facts | alarm_facts(history, facts)
+        for alarm in first_alarms([*history, now])[reported:]:
+            logger.warning(alarm)
+            reported += 1
+        yield now
+
+
 def first_alarms(history: Sequence[Facts]) -> list[str]:
     """Return a sentence for each alarm that has reported, about the first time it did, in the order of updates."""
     sentences: dict[str, str] = {}
     for update, now in enumerate(history, start=1):
         for name, alarm in ALARMS.items():
             if name not in sentences and alarm.is_on(history[0], now):
-                sentences[name] = f"Update {update}: {alarm.says} ({_change(alarm, history[0], now)})."
+                changes = (f"{each} {history[0][each]:.2f} at first and {now[each]:.2f} now" for each in alarm.facts)
+                sentences[name] = f"Update {update}: {alarm.says} ({', '.join(changes)})."
     return list(sentences.values())
-
-
-def _change(alarm: Alarm, first: Facts, now: Facts) -> str:
-    return ", ".join(f"{name} {first[name]:.2f} at first and {now[name]:.2f} now" for name in alarm.facts)

@@ -151,14 +151,14 @@ def make_optimizers(model: ActorCritic, settings: Sac) -> Optimizers:
 
 
 def sac(
-    model: ActorCritic, optimizers: Optimizers, replay: Replay, play: Play, settings: Sac, seed: int, done: int = 0
+    model: ActorCritic, optimizers: Optimizers, replay: Replay, play: Play, most: int, seed: int, done: int = 0
 ) -> Iterator[dict[str, float]]:
-    """Train actor and critics episode by episode; yield the facts of each episode.
+    """Train actor and critics for `most` episodes; yield the facts of each.
 
     `done` episodes were played before a checkpoint, and `replay` holds their steps. Every episode sets its own seed, so
     a resumed run repeats an unbroken one.
     """
-    for episode in range(done, settings.episodes):
+    for episode in range(done, most):
         torch.manual_seed(seed * 1_000_003 + episode)
         # Step 1. The actor plays a task with its current policy; the buffer keeps what it did.
         before = len(replay)

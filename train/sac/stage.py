@@ -20,23 +20,19 @@ import torch
 
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
-from retroformer.errors import InfrastructureFailure, NotFinite
 from retroformer.method.records import Task
-from retroformer.run.progress import line
 
-from .. import preemption
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
 from ..preflight import preflight
 from ..rl.checkpoint import restore_state, save_state
 from ..rl.policy import POLICY
+from ..rl.updates import Facts, take
 from ..stage import Meter, Stage, publish
-from ..tracking import tracker
 from .models import ActorCritic
 from .play import online_play
-from .sac import Optimizers, Play, Replay, make_optimizers, sac
+from .sac import Optimizers, Replay, make_optimizers, sac
 
-Facts = dict[str, float]
 PARTS = {"policy", "critics", "target_critics", "actor_optimizer", "critic_optimizer", "replay", "history"}
 SHOWN_EPISODES = 20
 """Number of last episodes whose mean success the progress line shows."""
@@ -86,11 +82,16 @@ def train_by_sac(stage: Stage, tasks: Sequence[Task], adapters: Mapping[str, Ada
     tokenizer = load_tokenizer(experiment.train)
     preflight(stage, "samples", [], 0, adapters)
     learner = _load(stage, adapters["start"].folder if "start" in adapters else None)
-    resumed_from = len(learner.history)
+    history, most, resumed_from = learner.history, experiment.train.sac.episodes, len(learner.history)
+
+    def status() -> str:
+        solved = fmean(shown["solved"] for shown in history[-SHOWN_EPISODES:])
+        return f"solved {solved:.2f}  steps {len(learner.replay)}"
+
     with online_play(experiment, learner.model, tokenizer, tasks) as play:
-        _take_episodes(stage, learner, play)
-        played = {play.task(episode).id for episode in range(len(learner.history))}
-    history = learner.history
+        episodes = sac(learner.model, learner.optimizers, learner.replay, play, most, experiment.seed, resumed_from)
+        take(stage, "episode", most, episodes, history, lambda: learner.save(stage.checkpoints), status)
+        played = {play.task(episode).id for episode in range(len(history))}
     quarter = max(1, len(history) // 4)
     metrics = {
         "episodes": len(history),
@@ -124,28 +125,3 @@ def _load(stage: Stage, start: Path | None) -> Learner:
     optimizers.actor.load_state_dict(state["actor_optimizer"])
     optimizers.critics.load_state_dict(state["critic_optimizer"])
     return Learner(model, optimizers, Replay.of(state["replay"]), state["history"])
-
-
-def _take_episodes(stage: Stage, learner: Learner, play: Play) -> None:
-    experiment, settings, history = stage.experiment, stage.experiment.train.sac, learner.history
-    resumed_from = len(history)
-    episodes = sac(learner.model, learner.optimizers, learner.replay, play, settings, experiment.seed, resumed_from)
-    with tracker(stage) as track, line(f"train {stage.name}", settings.episodes, resumed_from) as progress:
-        try:
-            for facts in episodes:
-                history.append(facts)
-                track(len(history), facts)
-                solved = fmean(shown["solved"] for shown in history[-SHOWN_EPISODES:])
-                progress.show(len(history), f"solved {solved:.2f}  steps {len(learner.replay)}")
-                stop = len(history) < settings.episodes and preemption.stop_requested()
-                if stop or len(history) % experiment.train.checkpoint_steps == 0:
-                    learner.save(stage.checkpoints)
-                if stop:
-                    raise preemption.stopped(stage.name, len(history), settings.episodes, "episode")
-        except NotFinite as error:
-            raise NotFinite(f"Episode {len(history) + 1} of {stage.name} ends in no policy. {error}") from None
-        except InfrastructureFailure:
-            # The next episode lacks its environment. The previous ones need not be repeated.
-            if len(history) > resumed_from:
-                learner.save(stage.checkpoints)
-            raise

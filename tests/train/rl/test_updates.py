@@ -12,9 +12,10 @@ from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
+from train.rl import checkpoint
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer
-from train.rl.updates import Facts, alarm_facts, describer, first_alarms, repetition, take_updates
+from train.rl.updates import Facts, alarm_facts, describer, first_alarms, repetition, take
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -53,8 +54,13 @@ def test_a_half_updated_policy_is_never_saved(
             pass_over_a_batch()
         raise failure
 
+    history = list[Facts]()
+
+    def save() -> None:
+        checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+
     with pytest.raises(type(failure)):
-        take_updates(stage, experiment.train.ppo, updates(), [], model, optimizer)
+        take(stage, "update", 3, updates(), history, save, str)
     checkpoints = sorted(stage.checkpoints.glob("update-*.pt"))
     assert [path.name for path in checkpoints] == kept
     for path in checkpoints:
