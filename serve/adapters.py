@@ -128,7 +128,8 @@ class ServedModels:
         The hash in it is of the files as they were just before the weights were read. Raises RequestError if the name
         is not free, too many adapters are loaded, or the adapter cannot be served.
         """
-        if not ADAPTER_NAME.fullmatch(name):
+        # Promotions decide who is the reflector, also in a run that has none yet.
+        if not ADAPTER_NAME.fullmatch(name) or name == REFLECTOR:
             raise RequestError(400, f"The name {name[:300]!a} is not free: names match {ADAPTER_NAME.pattern}.")
         with self.changing:
             _require_readable(folder)

@@ -12,7 +12,7 @@ import httpx
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.serve import Serve
-from retroformer.endpoint.loopback import is_loopback
+from retroformer.endpoint.request_guard import is_loopback
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import REFLECTOR
 from retroformer.run.promotions import History

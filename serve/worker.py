@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 import torch
-import uvicorn
 from starlette.routing import Route
 
+from retroformer.endpoint.server import server_of
 from retroformer.errors import run_command
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import serving_dtype
@@ -23,7 +23,7 @@ from .answers import Answers
 from .api import OpenAI, application
 from .engine.engine import Engine
 from .engine.model import Model
-from .guards import BoundedConnection, Guards, allow_many_files
+from .guards import Guards, allow_many_files
 from .memory_check import require_memory
 from .served_names import WorkerSettings
 from .supervisor import read_first_line
@@ -71,11 +71,7 @@ async def serve(settings: WorkerSettings, listening: socket.socket) -> None:
         loopback=settings.loopback,
         without_key=[route.path for route in fastchat_routes],  # FastChat's servers send no key.
     )
-    # Log errors only: strangers could fill the disk with warnings about requests that are not HTTP.
-    config = uvicorn.Config(
-        app, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1
-    )
-    listener = asyncio.create_task(uvicorn.Server(config).serve(sockets=[listening]))
+    listener = asyncio.create_task(server_of(app).serve(sockets=[listening]))
     await asyncio.wait([loaded, listener], return_when=asyncio.FIRST_COMPLETED)
     if loaded.done():
         loaded.result()

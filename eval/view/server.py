@@ -6,12 +6,11 @@ Its index follows the runs while they go on.
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -22,6 +21,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from retroformer.coach.stories.runs import OpenRun
+from retroformer.endpoint.request_guard import FORM, Headers, Refusal
+from retroformer.endpoint.server import Guard, server_of
 from retroformer.errors import RetroformerError, ServiceError, StoreError
 
 from .index import Index
@@ -48,7 +49,7 @@ _PAGES = {
 """The pages by their path."""
 
 
-def application(site: Site, port: int) -> Starlette:
+def application(site: Site, port: int) -> Guard:
     """Return the site as an ASGI application for this port of the loopback interface."""
     pages = [Route(f"/{name}", _endpoint(site, name, show), methods=["GET"]) for name, show in _PAGES.items()]
 
@@ -69,11 +70,12 @@ def application(site: Site, port: int) -> Starlette:
             return _message(site, str(error), 503)
 
     static = Mount("/static", StaticFiles(directory=FOLDER / "static", follow_symlink=False))
-    return Starlette(
+    pages_and_forms = Starlette(
         routes=[*pages, Route("/version", version, methods=["GET"]), Route("/mark", mark, methods=["POST"]), static],
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=_guard(port))],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=_with_policy)],
         exception_handlers={404: lambda request, _: _message(site, "There is no such page.", 404)},
     )
+    return Guard(pages_and_forms, _refused, types=[FORM], body_bytes=_FORM_BYTES, port=port)
 
 
 def _endpoint(site: Site, path: str, show: PageOf) -> Callable[[Request], Response]:
@@ -108,30 +110,17 @@ _HEADERS = {
 }
 
 
-def _guard(port: int) -> Callable[[Request, RequestResponseEndpoint], Awaitable[Response]]:
-    """Return a middleware that answers only requests to this machine's names and from this site's own pages.
+_FORM_BYTES = 100_000
 
-    A page of another site reaches a loopback port through the browser of whoever opens it. Its requests name another
-    host (DNS rebinding) or carry another origin, and both are refused.
-    """
-    hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
-    origins = {f"http://{host}" for host in hosts}
 
-    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        origin = request.headers.get("origin")
-        if request.headers.get("host") not in hosts:
-            answer: Response = PlainTextResponse("This site answers only to its own address on this machine.", 403)
-        elif origin is not None and origin not in origins:
-            answer = PlainTextResponse("This site answers only its own pages.", 403)
-        elif origin is None and request.method not in ("GET", "HEAD"):
-            # Browsers send the origin with every request that changes something.
-            answer = PlainTextResponse("A request that changes something must come from a page of this site.", 403)
-        else:
-            answer = await call_next(request)
-        answer.headers.update(_HEADERS)
-        return answer
+async def _with_policy(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    answer = await call_next(request)
+    answer.headers.update(_HEADERS)
+    return answer
 
-    return guard
+
+def _refused(refusal: Refusal, _: Headers) -> Response:
+    return PlainTextResponse(refusal.message, refusal.status, _HEADERS | refusal.headers)
 
 
 HOST = "127.0.0.1"
@@ -190,8 +179,7 @@ class SiteServer:
         self._listener.listen()
         port = self._listener.getsockname()[1]
         self.address = f"http://{HOST}:{port}"
-        config = uvicorn.Config(application(site, port), log_level="warning", access_log=False, lifespan="off")
-        self._server = uvicorn.Server(config)
+        self._server = server_of(application(site, port))
 
     def run(self) -> None:
         """Serve until `stop` is called or the process is interrupted."""

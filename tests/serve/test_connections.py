@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from retroformer.endpoint.server import CONNECTIONS
 from serve.answers import ANSWERS_AT_ONCE, LatestOutputs
 from serve.engine.generation import Output
-from serve.guards import CONNECTIONS
 from serve.requests import ANSWERS
 from tests.serve.running import KEYS, Endpoint, connect, http_request, send, status_of
 from tests.support.waiting import becomes_true

@@ -8,8 +8,8 @@ import openai
 import pytest
 from transformers import AutoTokenizer
 
+from retroformer.endpoint.server import BODY_BYTES
 from retroformer.run.provenance import Provenance, folder_sha256
-from serve.guards import BODY_BYTES
 from tests.serve.handing import World
 from tests.serve.running import Endpoint, connect, http_request, send, status_of
 from tests.support.waiting import becomes_true

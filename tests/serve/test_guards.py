@@ -1,5 +1,6 @@
 """Tests of an endpoint with keys: which clients are let in, and what stays private."""
 
+import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serve.running import KEYS, Endpoint, children, http_request, send, status_of
+from tests.support.attacks import Target, attacks, served_attacks, statuses
 
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 ROUTES = (
@@ -118,3 +120,21 @@ def test_no_redirect_to_a_host_named_by_the_client_is_sent(keyed: Endpoint) -> N
     head = f"GET /v1/models/ HTTP/1.1\nHost: page.example\nAuthorization: Bearer {KEYS[0]}\nConnection: close\n\n"
     answer = send(keyed, head)
     assert (status_of(answer), b"page.example" in answer) == (404, False)
+
+
+def test_without_keys_a_page_of_another_site_and_a_malformed_request_are_refused(endpoint: Endpoint) -> None:
+    host = endpoint.url.removeprefix("http://").removesuffix("/v1")
+    target = Target(host, "/v1/chat/completions", json.dumps(CHAT).encode())
+    assert statuses(host, target.request(f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")) == [200]
+    assert served_attacks(target) == {}
+
+
+def test_a_key_is_enough_under_any_host_name_but_a_malformed_request_is_still_refused(keyed: Endpoint) -> None:
+    host = keyed.url.removeprefix("http://").removesuffix("/v1")
+    key = f"Authorization: Bearer {KEYS[0]}"
+    target = Target(host, "/v1/chat/completions", json.dumps(CHAT).encode(), headers=f"{key}\r\n")
+    assert statuses(host, target.request("Origin: https://mine.example", host="mine.example")) == [200]
+    refused = {name: sent for name, sent in attacks(target).items() if sent[1] not in (421, 403)}
+    assert {name: statuses(host, request) for name, (request, _) in refused.items()} == {
+        name: [status] for name, (_, status) in refused.items()
+    }

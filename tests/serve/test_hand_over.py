@@ -43,7 +43,7 @@ def test_an_unloaded_name_is_free_and_keeps_nothing_of_its_last_adapter(world: W
 
 def test_an_impossible_request_is_refused_and_changes_nothing(world: World, tmp_path: Path) -> None:
     before = world.models()
-    for name in ("base", "configured", "a@b", ""):
+    for name in ("base", "configured", "reflector", "a@b", ""):
         status, answer = world.load(name, world.adapters["other"])
         assert (status, "is not free" in answer["error"]["message"]) == (400, True)
     assert world.load("new", tmp_path)[0] == 404

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from serve.guards import HEAD_SECONDS, SEND_SECONDS, BoundedConnection
+from retroformer.endpoint.server import HEAD_SECONDS, SEND_SECONDS, BoundedConnection
 from tests.serve.clock import MovableClock, running_clock
 
 SMALL_BUFFER = 4096

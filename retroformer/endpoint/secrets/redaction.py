@@ -1,9 +1,9 @@
 """Hides passwords and API keys in text: each registered secret is written as `***`.
 
 `keep_secret` registers a value where it enters the process (a URL with a password, the variable of an API key).
-`redact` is for messages, logs and reports; it also hides credentials in any URL, registered or not. `redact_data`
-is for text that a task or a model wrote, which must not change because a short password is also an ordinary word.
-`guard_output` applies them to everything that a command prints and logs.
+`redact` is for messages, logs and reports; it also hides credentials in any URL or header, registered or not.
+`redact_data` is for text that a task or a model wrote, which must not change because a short password is also an
+ordinary word. `guard_output` applies them to everything that a command prints and logs.
 """
 
 import base64
@@ -30,7 +30,7 @@ _LETTERS = r"[^=&?#;\s'\"]{0,32}"
 SECRET_NAME = rf"{_LETTERS}(?:key|token|secret|pass|pwd|auth|sig|cred|jwt|session|code|odbc_connect){_LETTERS}"
 """Regular expression for the names of query parameters that hold secrets; ODBC's holds a whole connection string."""
 _PORT = r"(?!\d*(?:[/?#\s'\"]|$))"
-_URL_PATTERNS = (
+_PATTERNS = (
     # user:password@host. A port after `//host:` is not a password.
     (
         re.compile(rf"(\b[a-z][a-z0-9+.-]{{0,30}}://[^\s/?#@:'\"]*:){_PORT}[^\s'\"]{{0,500}}@", re.IGNORECASE),
@@ -38,6 +38,10 @@ _URL_PATTERNS = (
     ),
     (re.compile(r"(\bhttps?://)[^\s/?#@:'\"]+@", re.IGNORECASE), rf"\1{HIDDEN}@"),
     (re.compile(rf"([?&;]{SECRET_NAME}=)[^&#\s'\"]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    # Headers with credentials, as errors of HTTP libraries quote them, and keys in the form of many providers.
+    (re.compile(r"(\b(?:Bearer\s+(?!KEY\b)|Basic\s+(?=[\w+/=]{12})))[^\s'\"`,]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"(\b(?:x-)?api-key['\"]?\s*[:,]\s*b?['\"]?)[^\s'\"`,]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"\bsk-[\w-]{6,}"), HIDDEN),
 )
 
 
@@ -67,10 +71,11 @@ def keep_secret(value: str, user: str | None = None) -> None:
 
 
 def redact(text: str) -> str:
-    """Return a message without registered secrets and without credentials in URLs."""
-    for pattern, replacement in _URL_PATTERNS:
+    """Return a message without registered secrets and without credentials in URLs and headers."""
+    text = _hide(text, _SHORTEST)
+    for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
-    return _hide(text, _SHORTEST)
+    return text
 
 
 def redact_data(text: str) -> str:

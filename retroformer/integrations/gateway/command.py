@@ -35,6 +35,10 @@ def gateway(
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
     from retroformer.config.file import load_config
+    from retroformer.environments.tasksets import require_package
+
+    for package in ("aiohttp", "uvloop"):
+        require_package(package, "gateway")
     from retroformer.integrations.gateway.service import run
 
     run(load_config(config, overrides), upstream, port, unadvised)

@@ -6,7 +6,9 @@
 /health                 200 while the gateway runs
 """
 
+import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -18,14 +20,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retroformer.agents.attempt_result import parse_score
 from retroformer.agents.messages import readable_message
-from retroformer.endpoint.loopback import is_loopback
+from retroformer.endpoint.request_guard import (
+    BODY_SECONDS,
+    JSON,
+    Headers,
+    Refusal,
+    check_framing,
+    check_sender,
+    check_type,
+    has_body,
+)
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
 from retroformer.integrations.gateway.answers import RecordedAnswer, forward, json_object
 from retroformer.integrations.gateway.runs import NoAttemptToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream, unpack
+from retroformer.method.records import ChatMessage
 
+_LOGGER = logging.getLogger(__name__)
 _CHAT = "/chat/completions"
 _LONGEST_NAME = 500
 """Longest name of a run or a task, in characters."""
@@ -51,7 +64,7 @@ class Gateway:
         """Line above the advice in the system message."""
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[require_own_name])
+        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[guard])
         app.router.add_get("/health", _health)
         app.router.add_post("/runs/{run:[^/]+}/score", self._score)
         app.router.add_route("*", "/runs/{run:[^/]+}/v1{rest:(?:/.*)?}", self._call)
@@ -71,13 +84,10 @@ class Gateway:
             return error_response(502, str(failure))
 
     async def _record_call(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
-        body = await request.read()
+        body = await _body(request)
         plain = unpack(body, request.headers.get("Content-Encoding", ""))
         asked = json_object(plain or b"")
-        listed = asked.get("messages")
-        messages = (
-            [readable_message(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-        )
+        messages = _messages(asked.get("messages"), run)
         call = await self._runs.begin(run, task, messages) if messages else None
         if call is None:
             return await self._forward(request, path, body)
@@ -103,7 +113,7 @@ class Gateway:
     async def _score(self, request: web.Request) -> web.Response:
         run, task = _names(request)
         try:
-            given = Score.model_validate_json(await request.read())
+            given = Score.model_validate_json(await _body(request))
             task = storable(given.task) or task
             if given.invalid:
                 receipt = await self._runs.discard(run, task, given.cause)
@@ -126,15 +136,44 @@ def error_response(status: int, sentence: str) -> web.Response:
 
 
 @web.middleware
-async def require_own_name(
+async def guard(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Refuse requests to another host's name, so that no web page can call the gateway by DNS rebinding."""
-    host = request.headers.get("Host", "")
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(name.lower().removesuffix(".")):
-        return error_response(421, "The gateway answers to `localhost` and loopback addresses only.")
-    return await handler(request)
+    """Refuse what no program or page of this machine sends, as all servers of this project do."""
+    headers = _headers(request)
+    try:
+        check_framing(request.raw_path, headers)
+        check_sender(headers, loopback=True)
+        return await handler(request)
+    except Refusal as refusal:
+        answer = error_response(refusal.status, refusal.message)
+        answer.headers.update(refusal.headers)
+        return answer
+
+
+def _headers(request: web.Request) -> Headers:
+    return [(name.lower(), value) for name, value in request.headers.items()]
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return the JSON body of a request. Raises Refusal."""
+    headers = _headers(request)
+    if has_body(headers):
+        check_type(headers, [JSON], request.path[:100])
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise Refusal(408, f"The request body was not sent within {BODY_SECONDS:.0f} seconds.") from None
+
+
+def _messages(listed: object, run: str) -> list[ChatMessage]:
+    """Return the messages of a call; none if they cannot be read, since recording must not fail a call."""
+    try:
+        return [readable_message(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    except Exception as error:  # What an agent sends to its provider is the provider's to refuse.
+        _LOGGER.warning("A call of the run %r is not recorded, as it cannot be read: %s", run, type(error).__name__)
+        return []
 
 
 async def _health(_: web.Request) -> web.Response:
@@ -148,9 +187,23 @@ async def _no_such_route(request: web.Request) -> web.Response:
 
 
 def _names(request: web.Request) -> tuple[str, str]:
-    """Return run and task of a request; empty if it names none. The path takes precedence."""
-    run, task = (unquote(request.headers.get(name, "")) for name in RUN_HEADERS)
-    return storable(request.match_info.get("run") or run)[:_LONGEST_NAME], storable(task)[:_LONGEST_NAME]
+    """Return run and task of a request; empty if it names none. The path takes precedence. Raises Refusal."""
+    run, task = (request.headers.get(name, "") for name in RUN_HEADERS)
+    if "run" in request.match_info:
+        run = request.raw_path.split("/", 3)[2]
+    return _name(run, "run"), _name(task, "task")
+
+
+def _name(written: str, what: str) -> str:
+    """Return a name without its percent-encoding. Raises Refusal: a name that were changed would be another one."""
+    try:
+        name = unquote(written, errors="strict")
+    except UnicodeDecodeError:
+        name = ""
+    if len(name) > _LONGEST_NAME or storable(name) != name or (written and not name):
+        limits = f"at most {_LONGEST_NAME} characters of UTF-8 text, percent-encoded"
+        raise Refusal(400, f"The name of the {what} cannot be stored: name it in {limits}.")
+    return name
 
 
 def _path_of(request: web.Request) -> str:

@@ -1,11 +1,13 @@
 """Runs the gateway: opens the store, the reflector and the port, and serves until it is interrupted."""
 
 import asyncio
+import logging
 import signal
 from contextlib import AsyncExitStack
 
 import uvloop
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from retroformer.coach.connection import Connection, Settings
 from retroformer.config.file import Config
@@ -63,6 +65,7 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
             Gateway(provider, runs, heading).app(),
             access_log=None,
             shutdown_timeout=_STOP_SECONDS,
+            logger=_quiet_logger(),
             # A compressed request is forwarded as it is.
             auto_decompress=False,
             max_line_size=LONGEST_LINE_BYTES,
@@ -82,3 +85,10 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
             flush=True,
         )
         await stop.wait()
+
+
+def _quiet_logger() -> logging.Logger:
+    """Return a logger for the server that leaves out requests that are not HTTP: a record would quote their headers."""
+    logger = logging.getLogger("aiohttp.server")
+    logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+    return logger

@@ -54,8 +54,11 @@ def adviser(reflector: Reflector) -> "FastMCP":
     """Return a server with the tools `advise` and `outcome`."""
     from anyio import to_thread
     from mcp.server.fastmcp import FastMCP
+    from mcp.server.transport_security import TransportSecuritySettings
 
-    server = FastMCP("retroformer", instructions=_INSTRUCTIONS, log_level="WARNING")
+    # The guard below checks hosts and origins.
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    server = FastMCP("retroformer", instructions=_INSTRUCTIONS, log_level="WARNING", transport_security=unchecked)
 
     @server.tool()
     async def advise(task: str, attempt: str, score: float = 0.0) -> dict[str, str]:
@@ -85,7 +88,9 @@ def adviser(reflector: Reflector) -> "FastMCP":
 
 
 def _serve_http(server: "FastMCP", port: int) -> None:
-    import uvicorn
+    from starlette.responses import PlainTextResponse
+
+    from retroformer.endpoint.server import Guard, server_of
 
     try:
         listening = socket.create_server((_HOST, port))
@@ -94,4 +99,8 @@ def _serve_http(server: "FastMCP", port: int) -> None:
     with listening:
         sys.stdout.write(f"Advice is offered at http://{_HOST}:{listening.getsockname()[1]}/mcp\n")
         sys.stdout.flush()
-        uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="warning")).run(sockets=[listening])
+        guard = Guard(
+            server.streamable_http_app(),
+            lambda refusal, _: PlainTextResponse(refusal.message, refusal.status, refusal.headers),
+        )
+        server_of(guard).run(sockets=[listening])

@@ -9,17 +9,18 @@ import io
 import json
 import socket
 import zlib
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 from google.rpc.status_pb2 import Status
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from retroformer.endpoint.request_guard import JSON, Headers, Refusal
+from retroformer.endpoint.server import RETRY_SECONDS, Guard, server_of
 from retroformer.errors import MissingInput, ServiceError
 from retroformer.files.bounded import parse_json, size
 from retroformer.files.durable import replace_file
@@ -29,17 +30,9 @@ from retroformer.integrations.otlp.files import MESSAGE_BYTES
 from retroformer.integrations.otlp.wire import spans_of_json, spans_of_protobuf
 
 PATH = "/v1/traces"
-_JSON, _PROTOBUF = "application/json", "application/x-protobuf"
+_PROTOBUF = "application/x-protobuf"
 _INVALID, _UNAVAILABLE = 3, 14
 """Codes of google.rpc.Status, which the protocol demands as the body of an error."""
-_PAUSE_SECONDS = 5
-"""Pause after which an exporter tries again when the inbox cannot be written."""
-
-
-class _Refusal(Exception):
-    def __init__(self, status: int, message: str, code: int = _INVALID) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
 
 
 def serve(inbox: Path, port: int, announce: Callable[[str], None]) -> None:
@@ -56,60 +49,55 @@ def serve(inbox: Path, port: int, announce: Callable[[str], None]) -> None:
         ) from None
     inbox.mkdir(parents=True, exist_ok=True)
     announce(f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}")
-    uvicorn.Server(uvicorn.Config(app(inbox), log_level="warning", access_log=False)).run(sockets=[listening])
+    server_of(app(inbox)).run(sockets=[listening])
 
 
-def app(inbox: Path) -> Starlette:
+def app(inbox: Path) -> Guard:
     """Return the ASGI application that writes to this inbox."""
 
     async def receive(request: Request) -> Response:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = _kind(request.headers.items())
         try:
-            if kind not in (_JSON, _PROTOBUF):
-                raise _Refusal(415, f"The content type is {kind[:80]!r}: send {_PROTOBUF} or {_JSON}.")
-            content = await _body(request)
+            content = _unpack(await request.body(), request.headers.get("content-encoding", "identity"))
             await run_in_threadpool(_keep, inbox, content, kind)
-        except _Refusal as refusal:
-            return _error(kind, refusal)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        return Response(b"{}" if kind == _JSON else b"", media_type=kind)
+        except Refusal as refusal:
+            return _error(refusal, request.headers.items())
+        return Response(b"{}" if kind == JSON else b"", media_type=kind)
 
-    return Starlette(routes=[Route(PATH, receive, methods=["POST"])])
+    routes = [Route(PATH, receive, methods=["POST"])]
+    return Guard(Starlette(routes=routes), _error, types=[_PROTOBUF, JSON], body_bytes=MESSAGE_BYTES)
 
 
-async def _body(request: Request) -> bytes:
-    """Return the decompressed body. Raises _Refusal if it is too large or damaged."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+def _kind(headers: Headers) -> str:
+    """Return the content type of a request; JSON if it has none that is served."""
+    kind = dict(headers).get("content-type", "").partition(";")[0].strip().lower()
+    return kind if kind == _PROTOBUF else JSON
+
+
+def _unpack(content: bytes, encoding: str) -> bytes:
+    """Return the decompressed body. Raises Refusal if it is too large or damaged."""
+    encoding = encoding.strip().lower()
     if encoding not in ("gzip", "identity", ""):
-        raise _Refusal(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        _check_size(content)
+        raise Refusal(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
     if encoding != "gzip":
-        return bytes(content)
+        return content
     try:
         with gzip.open(io.BytesIO(content)) as unpacked:
             plain = unpacked.read(MESSAGE_BYTES + 1)
     except EOFError:
-        raise _Refusal(400, "The body is cut short: send it again.") from None
+        raise Refusal(400, "The body is cut short: send it again.") from None
     except (OSError, zlib.error) as error:
-        raise _Refusal(400, f"The body is not gzip ({error}): send it again.") from None
-    _check_size(plain)
+        raise Refusal(400, f"The body is not gzip ({error}): send it again.") from None
+    if len(plain) > MESSAGE_BYTES:
+        raise Refusal(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
     return plain
 
 
-def _check_size(content: Sized) -> None:
-    if len(content) > MESSAGE_BYTES:
-        raise _Refusal(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
-
-
 def _keep(inbox: Path, content: bytes, kind: str) -> None:
-    """Check a request and write it to the inbox. Raises _Refusal."""
+    """Check a request and write it to the inbox. Raises Refusal."""
     suffix, kept = ".pb", content
     try:
-        if kind == _JSON:
+        if kind == JSON:
             value = parse_json(content.decode("utf-8"), "The request")
             spans = spans_of_json(value, "The request")
             # A file of JSON has one request a line.
@@ -121,9 +109,9 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
             if is_model_call(span):
                 model_call(span)
     except MissingInput as error:
-        raise _Refusal(400, str(error)) from None
+        raise Refusal(400, str(error)) from None
     except UnicodeDecodeError:
-        raise _Refusal(400, "The request is not UTF-8: send it in that encoding.") from None
+        raise Refusal(400, "The request is not UTF-8: send it in that encoding.") from None
     if not kept.strip():
         return  # An exporter may send a request without a span.
     path = inbox / f"{hashlib.sha256(kept).hexdigest()[:32]}{suffix}"
@@ -132,14 +120,16 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
             with replace_file(path) as unfinished:
                 unfinished.write_bytes(kept)
     except OSError as error:
-        raise _Refusal(503, f"The inbox cannot be written ({error.strerror}): try again.", _UNAVAILABLE) from None
+        raise Refusal(503, f"The inbox cannot be written ({error.strerror}): try again.") from None
 
 
-def _error(kind: str, refusal: _Refusal) -> Response:
+def _error(refusal: Refusal, headers: Headers) -> Response:
     """Return an error with google.rpc.Status in the encoding of the request."""
-    headers = {"Retry-After": str(_PAUSE_SECONDS)} if refusal.status == 503 else {}
+    more = {"Retry-After": str(RETRY_SECONDS)} if refusal.status == 503 else {}
+    code = _UNAVAILABLE if refusal.status == 503 else _INVALID
+    kind = _kind(headers)
     if kind == _PROTOBUF:
-        body = Status(code=refusal.code, message=str(refusal)).SerializeToString()
+        body = Status(code=code, message=refusal.message).SerializeToString()
     else:
-        kind, body = _JSON, json.dumps({"code": refusal.code, "message": str(refusal)}).encode()
-    return Response(body, status_code=refusal.status, media_type=kind, headers=headers)
+        body = json.dumps({"code": code, "message": refusal.message}).encode()
+    return Response(body, refusal.status, refusal.headers | more, kind)

@@ -11,7 +11,7 @@ from tests.eval.view.conftest import PORT
 )
 def test_another_host_is_refused(host: str, client: TestClient) -> None:
     answer = client.get("/", headers={"host": host})
-    assert answer.status_code == 403
+    assert answer.status_code == 421
     assert "doors" not in answer.text
 
 

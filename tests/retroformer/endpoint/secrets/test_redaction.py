@@ -79,6 +79,16 @@ def test_an_unregistered_password_in_a_url_is_hidden_in_error_messages() -> None
     assert "hunter2" not in said
 
 
+@pytest.mark.parametrize(
+    "header",
+    ["Authorization: Bearer {}", "b'authorization: bearer {}'", "X-Api-Key: {}", "('x-api-key', '{}')", "sk-{}"],
+)
+def test_an_unregistered_key_in_a_header_is_hidden_in_error_messages(header: str) -> None:
+    hidden = str(EndpointFailure(f"Bad header {header.format('aBc-unregistered')!s}."))
+    assert "registered" not in hidden
+    assert "***" in hidden
+
+
 def test_other_output_and_logs_of_a_command_are_unchanged() -> None:
     done = run("print('a %s', 3, end='!'); logging.warning('%d of %s', 3, 'four'); sys.stdout.flush()")
     assert done.stdout == "a %s 3!"

@@ -38,6 +38,7 @@ PLAIN = json.dumps(
         "usage": {"prompt_tokens": 3, "completion_tokens": 2},
     }
 ).encode()
+JSON = {"Content-Type": "application/json"}
 OF_CONNECTION = {"connection", "transfer-encoding", "date", "server", "keep-alive"}
 
 
@@ -141,7 +142,7 @@ def test_a_compressed_request_passes_byte_for_byte(
     running: RunningGateway, provider: RawServer, path: str, encoding: str
 ) -> None:
     provider.answer = lambda _, write: write(response("200 OK", PLAIN))
-    packed, headers = gzip.compress(ASK), {"Content-Encoding": encoding, "Accept-Encoding": "identity"}
+    packed, headers = gzip.compress(ASK), {"Content-Encoding": encoding, "Accept-Encoding": "identity"} | JSON
     direct = exchange(provider, provider.host, "POST", path.removeprefix("/runs/packed"), packed, headers)
     assert exchange(provider, running.host, "POST", path, packed, headers) == direct
     assert direct.request[1] == packed
@@ -149,7 +150,7 @@ def test_a_compressed_request_passes_byte_for_byte(
 
 def test_a_compressed_request_is_recorded_and_gets_advice(running: RunningGateway, provider: RawServer) -> None:
     provider.answer = lambda _, write: write(response("200 OK", PLAIN))
-    headers = {"Content-Encoding": "gzip", "Accept-Encoding": "identity"}
+    headers = {"Content-Encoding": "gzip", "Accept-Encoding": "identity"} | JSON
     for _ in range(2):
         packed = gzip.compress(ASK)
         sent = exchange(provider, running.host, "POST", "/runs/zipped/v1/chat/completions", packed, headers).request
@@ -170,7 +171,7 @@ def test_a_long_key_and_a_long_query_pass(running: RunningGateway, provider: Raw
 
 def test_a_redirect_is_the_agents_to_follow(running: RunningGateway, provider: RawServer) -> None:
     provider.answer = lambda _, write: write(response("307 Temporary Redirect", b"", "location: http://127.0.0.1:9/v1"))
-    answer = exchange(provider, running.host, "POST", "/runs/moved/v1/chat/completions", ASK, {})
+    answer = exchange(provider, running.host, "POST", "/runs/moved/v1/chat/completions", ASK, JSON)
     assert answer.status[0] == 307
     assert ("location", "http://127.0.0.1:9/v1") in answer.headers
 
@@ -186,14 +187,16 @@ def test_a_stream_is_forwarded_as_it_comes(running: RunningGateway, provider: Ra
 
     seen = list[bytes]()
     provider.answer = answer
-    with httpx.stream("POST", f"{running.of_run('slow')}/chat/completions", content=ASK, timeout=300) as stream:
+    with httpx.stream(
+        "POST", f"{running.of_run('slow')}/chat/completions", content=ASK, headers=JSON, timeout=300
+    ) as stream:
         seen += stream.iter_raw()
     assert b"".join(seen) == first + rest
 
 
 def test_names_of_run_and_task_stay_at_the_gateway(running: RunningGateway, provider: RawServer) -> None:
     provider.answer = play
-    names = {"X-Retroformer-Run": "mine", "X-Retroformer-Task": "one", "Connection": "X-Hop", "X-Hop": "1"}
+    names = {"X-Retroformer-Run": "mine", "X-Retroformer-Task": "one", "Connection": "X-Hop", "X-Hop": "1"} | JSON
     sent = exchange(provider, running.host, "POST", "/v1/chat/completions", ASK, names).request[2]
     assert not [name for name in sent if "retroformer" in name or name == "x-hop"]
 
@@ -204,9 +207,9 @@ def test_a_provider_that_breaks_off_breaks_off_for_the_agent_and_is_not_recorded
     whole = b"".join(chunked(sse(tool_call_events("0000"))))
     provider.answer = lambda _, write: write(head() + whole[: len(whole) // 2])
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK)
+        httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK, headers=JSON)
     provider.answer = lambda _, write: write(response("200 OK", PLAIN)[:-10])
-    answer = httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK)
+    answer = httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK, headers=JSON)
     assert answer.status_code == 502
     assert "ended its answer early" in answer.json()["error"]["message"]
     assert httpx.post(f"http://{running.host}/runs/broken/score", json={"score": 0}).status_code == 409
@@ -220,7 +223,7 @@ def test_an_agent_that_leaves_ends_the_call_of_the_provider(running: RunningGate
 
     provider.answer = answer
     provider.left.clear()
-    with httpx.stream("POST", f"{running.of_run('gone')}/chat/completions", content=ASK) as stream:
+    with httpx.stream("POST", f"{running.of_run('gone')}/chat/completions", content=ASK, headers=JSON) as stream:
         next(stream.iter_raw())
     assert becomes_true(provider.left.is_set)
 

@@ -1,0 +1,82 @@
+"""What every HTTP server of this project refuses by the head of a request, whatever library it is served with.
+
+Any web page can send requests to a port of this machine through the browser of whoever opens it. They name another host
+(DNS rebinding), come from another origin, or have a content type for which browsers ask no permission.
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection, Sequence
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+BODY_SECONDS = 120.0
+"""Time for the body of a request: enough for 4 MB at 300 kbit/s."""
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::([0-9]+))?", re.ASCII)
+Headers = Sequence[tuple[str, str]]
+"""Headers of a request, each with its name in lower case."""
+
+
+class Refusal(Exception):
+    """Raised to answer a request with an error status; `field` is the name of the parameter at fault."""
+
+    def __init__(self, status: int, message: str, field: str | None = None, *, close: bool = False) -> None:
+        super().__init__(message)
+        self.status, self.message, self.field = status, message, field
+        # Of such a request the rest is not read, or cannot be distinguished from the next one.
+        self.headers = {"Connection": "close"} if close or status in (408, 413) else {}
+        """Headers of the response."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for a name or address of this machine that no other machine can reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_framing(target: str, headers: Headers) -> None:
+    """Refuse a request whose target or length another server might read otherwise. Raises Refusal."""
+    if not target.startswith("/"):
+        raise Refusal(
+            400, "The request target must be a path that begins with a slash, not a whole address.", close=True
+        )
+    names = {name for name, _ in headers}
+    if {"content-length", "transfer-encoding"} <= names:
+        raise Refusal(400, "The request has both Content-Length and Transfer-Encoding: send one of them.", close=True)
+
+
+def check_sender(headers: Headers, *, loopback: bool, port: int | None = None) -> None:
+    """Refuse a request that a page of another site may have sent. Raises Refusal.
+
+    Args:
+        headers: those of the request.
+        loopback: True if only this machine can reach the server, so that the host is a name of this machine.
+        port: port that the host must name; None for any.
+    """
+    hosts = [value.strip().lower() for name, value in headers if name == "host"]
+    host = hosts[0] if len(hosts) == 1 else ""
+    match = _HOST.fullmatch(host)
+    name = (match[1] or match[2]).removesuffix(".") if match else ""
+    elsewhere = match is not None and port is not None and match[3] != str(port)
+    if loopback and (elsewhere or not is_loopback(name)):
+        raise Refusal(421, "This server answers to `localhost` and loopback addresses only, under its own port.")
+    own = {f"http://{host}"} if loopback else {f"http://{host}", f"https://{host}"}
+    for header, allowed in (("origin", own), ("sec-fetch-site", {"same-origin", "none"})):
+        if {value.strip().lower() for name, value in headers if name == header} - allowed:
+            raise Refusal(403, "This server answers no page of another site.")
+
+
+def check_type(headers: Headers, types: Collection[str], path: str) -> None:
+    """Refuse a body of another type than these. Raises Refusal."""
+    given = [value.partition(";")[0].strip().lower() for name, value in headers if name == "content-type"]
+    if len(given) != 1 or given[0] not in types:
+        shown = f"the content type is {', '.join(given)[:80]!a}" if given else "there is no content type"
+        raise Refusal(415, f"{path} takes only bodies of the type {' or '.join(types)}, and {shown}.")
+
+
+def has_body(headers: Headers) -> bool:
+    """Return True if a body follows."""
+    return any(name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers)

@@ -1,0 +1,179 @@
+"""Tests that every HTTP server has the same guard and every connection the same client; they find each new one."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from eval.view.server import SiteServer, open_site
+from retroformer.coach.stories.runs import open_runs
+from retroformer.endpoint.request_guard import FORM
+from tests.eval.view.serving import serving
+from tests.support.attacks import Target, served_attacks, statuses
+from tests.support.gateway import environment, gateway, write_gateway_config
+from tests.support.raw_server import RawServer, http
+from tests.support.stories import write_run
+
+ROOT = Path(__file__).parents[1]
+SOURCE = [path for room in ("retroformer", "collect", "train", "serve", "eval") for path in (ROOT / room).rglob("*.py")]
+GUARDED = {
+    "eval/view/server.py": "view",
+    "retroformer/integrations/mcp/adviser.py": "mcp",
+    "retroformer/integrations/otlp/listener.py": "listen",
+    "serve/worker.py": "tests/serve/test_guards.py",
+}
+"""Modules that serve an application, and where it is attacked."""
+
+
+def mentions(path: Path, *words: str) -> bool:
+    """Return True if the code of a module, not its comments or texts, has one of these dotted names."""
+    return any(name in words for node in ast.walk(ast.parse(path.read_text())) for name in names_of(node))
+
+
+def names_of(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [ast.unparse(node)] if isinstance(node, ast.Attribute | ast.Name) else []
+
+
+def having(*words: str) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in SOURCE if mentions(path, *words)}
+
+
+def test_every_server_passes_the_guard() -> None:
+    assert having("uvicorn", "hypercorn", "granian") == {"retroformer/endpoint/server.py"}
+    assert having("server_of") - {"retroformer/endpoint/server.py"} == set(GUARDED)
+    assert having("web.Application", "web.AppRunner", "web.run_app", "web.Server") == {
+        "retroformer/integrations/gateway/routes.py",
+        "retroformer/integrations/gateway/service.py",
+    }
+    assert "middlewares=[guard]" in (ROOT / "retroformer/integrations/gateway/routes.py").read_text()
+    other = ("http.server", "socketserver", "wsgiref.simple_server", "asyncio.start_server", "websockets.sync.server")
+    assert not having(*other)
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[str]:
+    """Run a command that prints the address that it serves; yield host and port."""
+    command = [sys.executable, "-m", "retroformer", *words]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().partition("http://")[2].partition("/")[0]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def target(name: str, folder: Path) -> Iterator[Target]:
+    """Start a server, and yield a request that it serves."""
+    if name == "gateway":
+        with gateway(write_gateway_config(folder, "http://127.0.0.1:9/v1"), "http://127.0.0.1:9/v1") as running:
+            yield Target(running.host, "/runs/mine/score", b'{"invalid": true}')
+    elif name == "view":
+        (folder / "runs/doors").mkdir(parents=True)
+        write_run(folder / "runs/doors")
+        with (
+            open_runs(folder / "runs/doors") as runs,
+            open_site(runs, folder / "index.db") as site,
+            serving(SiteServer(site, 0)) as address,
+        ):
+            origin = f"Origin: {address}\r\n"
+            yield Target(address.removeprefix("http://"), "/mark", b"verdict=right", FORM, origin)
+    elif name == "listen":
+        (folder / "mine.yaml").write_text("run: mine\nenvironment: {name: agent}\n")
+        with started(folder, "collect", "listen", "mine.yaml", "--port", "0") as host:
+            yield Target(host, "/v1/traces", b'{"resourceSpans": []}')
+    else:
+        write_gateway_config(folder, "http://127.0.0.1:9/v1")
+        with started(folder, "mcp", "gateway.yaml", "--http", "0") as host:
+            accept = "Accept: application/json, text/event-stream\r\n"
+            yield Target(host, "/mcp", b'{"jsonrpc": "2.0", "method": "ping", "id": 1}', headers=accept)
+
+
+@pytest.mark.parametrize("name", ["gateway", "view", "listen", "mcp"])
+def test_a_web_page_of_another_site_and_a_malformed_request_are_refused(name: str, tmp_path: Path) -> None:
+    with target(name, tmp_path) as attacked:
+        assert served_attacks(attacked) == {}
+        port = attacked.host.partition(":")[2]
+        names = {attacked.host, f"LocalHost:{port}", f"[::1]:{port}"} if name != "view" else {attacked.host}
+        for host in names:
+            sent = attacked.request(f"Origin: http://{host}", "Sec-Fetch-Site: same-origin", host=host)
+            (status,) = statuses(attacked.host, sent)
+            assert status not in (403, 415, 421)
+
+
+def test_an_upgrade_to_a_websocket_is_not_made(tmp_path: Path) -> None:
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA"
+    for name in ("gateway", "listen"):
+        (tmp_path / name).mkdir()
+        with target(name, tmp_path / name) as attacked:
+            head = f"GET {attacked.path} HTTP/1.1\r\nHost: {attacked.host}\r\n{upgrade}\r\nConnection: close\r\n\r\n"
+            (status,) = statuses(attacked.host, head.encode())
+            assert status in (400, 404, 405)
+
+
+KEYED = (
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer my-own-%s\r\n%s\r\n\r\n",
+    b"GET /v1/\x00 HTTP/1.1\r\nX-Api-Key: my-own-%s\r\n%s\r\n\r\n",
+)
+
+
+def test_no_key_of_a_malformed_request_is_logged(tmp_path: Path) -> None:
+    with gateway(write_gateway_config(tmp_path, "http://127.0.0.1:9/v1"), "http://127.0.0.1:9/v1") as running:
+        for number, fault in enumerate(
+            (b"Bad Header: x", b"Content-Length: x", b": y", b"X: \x00", b"Bearer my-own-3")
+        ):
+            for form in KEYED:
+                statuses(running.host, form % (b"%d" % number, fault))
+        running.process.terminate()
+        printed = running.process.communicate()
+    assert "my-own" not in "".join(printed)
+
+
+def test_a_call_whose_messages_cannot_be_read_is_forwarded(tmp_path: Path) -> None:
+    bodies = [
+        {"messages": [{"role": {"a": 1}}]},
+        {"messages": [{"role": "user", "content": {"a": [1]}}, 7, None]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": [1]}, 3]}]},
+        {"messages": [{"role": "tool", "content": [[[]], {"type": {}}], "tool_call_id": []}]},
+    ]
+    config = write_gateway_config(tmp_path, "http://127.0.0.1:9/v1")
+    answer = http("200 OK", b'{"choices": [{"message": [[]]}]}')
+    with RawServer(lambda _, write: write(answer)) as provider, gateway(config, provider.url) as running:
+        calls = [httpx.post(f"{running.of_run('odd')}/chat/completions", json=body) for body in bodies]
+        assert [call.status_code for call in calls] == [200] * len(bodies)
+        assert len(provider.requests) == len(bodies)
+
+
+@pytest.mark.parametrize("name", ["a" * 501, "%ff", "a%00b", "%ed%a0%80"])
+def test_a_name_of_a_run_that_cannot_be_stored_is_refused_and_not_changed(name: str, tmp_path: Path) -> None:
+    with gateway(write_gateway_config(tmp_path, "http://127.0.0.1:9/v1"), "http://127.0.0.1:9/v1") as running:
+        request = f"POST /runs/{name}/score HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        body = 'Content-Type: application/json\r\nContent-Length: 17\r\n\r\n{"invalid": true}'
+        assert statuses(running.host, (request + body).encode()) == [400]
+        named = {"X-Retroformer-Run": "mine", "X-Retroformer-Task": name}
+        asked = {"messages": [{"role": "user", "content": "Hi."}]}
+        answer = httpx.post(f"http://{running.host}/v1/chat/completions", json=asked, headers=named)
+        assert answer.status_code == 400
+        assert "The name of the task cannot be stored" in answer.json()["error"]["message"]
+
+
+def test_a_gateway_without_its_packages_is_one_sentence(tmp_path: Path) -> None:
+    words = "import sys; sys.modules['uvloop'] = None; "
+    words += (
+        "from retroformer.__main__ import console; sys.argv = ['retroformer', 'gateway', 'gateway.yaml']; console()"
+    )
+    write_gateway_config(tmp_path, "http://127.0.0.1:9/v1")
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "uvloop is not installed: run `pip install 'retroformer[gateway]'`.\n"
