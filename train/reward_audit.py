@@ -6,6 +6,7 @@ intervals are slightly too narrow, and the p-values slightly too small.
 
 import logging
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -44,16 +45,12 @@ class ChanceTest(NamedTuple):
         return self.p_value <= LEVEL
 
     @property
-    def power(self) -> float:
-        """Probability that the test recognises a reward model whose true accuracy is `EFFECT`."""
-        return power(self.pairs)
-
-    @property
     def limits(self) -> str:
         """Sentence part that says what the test can show."""
         return (
             f"the exact test against chance gives p = {self.p_value:.2g}; with {self.pairs} pairs it recognises a true "
-            f"accuracy of {EFFECT:.0%} in {self.power:.0%} of cases, and {POWER:.0%} would need {pairs_needed()} pairs"
+            f"accuracy of {EFFECT:.0%} in {power(self.pairs):.0%} of cases, and {POWER:.0%} would need "
+            f"{pairs_needed()} pairs"
         )
 
 
@@ -72,12 +69,9 @@ def at_least(count: int, trials: int, share: float = CHANCE) -> float:
 
 def fewest_correct(pairs: int) -> int | None:
     """Return the smallest number of pairs in the right order that rejects chance; None if not even all of them do."""
-    # Binary search: the tail only shrinks as the number grows.
-    low, high = 0, pairs + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at_least(middle, pairs) <= LEVEL else (middle + 1, high)
-    return low if low <= pairs else None
+    # The tail only shrinks as the number grows.
+    fewest = bisect_left(range(pairs + 1), True, key=lambda correct: at_least(correct, pairs) <= LEVEL)
+    return fewest if fewest <= pairs else None
 
 
 def power(pairs: int, accuracy: float = EFFECT) -> float:
@@ -143,7 +137,7 @@ def audit_of_pairs(
     metrics: dict[str, Any] = {
         "held_out_accuracy_interval": wilson(test.correct / test.pairs, test.pairs),
         "held_out_p_value": test.p_value,
-        "held_out_power": test.power,
+        "held_out_power": power(test.pairs),
         "held_out_pairs_needed": pairs_needed(),
         "held_out_against_longer": discordant,
         "held_out_p_value_against_longer": at_least(discordant.won, sum(discordant)),
@@ -228,7 +222,9 @@ def require_better_than_chance(reward: Adapter, weak: Literal["refuse", "allow"]
     """
     pairs, accuracy = reward.metrics.held_out_pairs, reward.metrics.held_out_accuracy
     test = ChanceTest(round(accuracy * pairs), pairs)
-    measured = f"{test.correct} of {pairs} held-out pairs in order{_within(test)}: {test.limits}"
+    low, high = wilson(test.correct / pairs, pairs) if pairs else Interval(0.0, 1.0)
+    within = f" (95% interval {low:.2f} to {high:.2f})" if pairs else ""
+    measured = f"{test.correct} of {pairs} held-out pairs in order{within}: {test.limits}"
     if pairs < fewest_pairs():
         fault = f"The reward model in {reward.folder} cannot be told from chance on so few pairs: it put {measured}"
     elif accuracy <= CHANCE:
@@ -245,14 +241,6 @@ def require_better_than_chance(reward: Adapter, weak: Literal["refuse", "allow"]
             "train.weak_reward_model=allow."
         )
     logger.warning("%s.", fault)
-
-
-def _within(test: ChanceTest) -> str:
-    """Return the interval of the accuracy, in brackets; nothing without pairs."""
-    if not test.pairs:
-        return ""
-    low, high = wilson(test.correct / test.pairs, test.pairs)
-    return f" (95% interval {low:.2f} to {high:.2f})"
 
 
 def _probability(margin: float) -> float:

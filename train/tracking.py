@@ -24,44 +24,30 @@ def tracker(stage: Stage) -> Iterator[Tracker]:
     name = stage.experiment.train.report_to
     if name == "none" or not processes.is_main():
         yield lambda step, values: None
-    elif name == "tensorboard":
-        yield from _tensorboard(stage)
-    else:
-        yield from _service(name, stage)
+        return
+    if name == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
 
+        writer: Any
+        with SummaryWriter(str(stage.logs)) as writer:
 
-def _tensorboard(stage: Stage) -> Iterator[Tracker]:
-    from torch.utils.tensorboard import SummaryWriter
+            def log(step: int, values: Mapping[str, float]) -> None:
+                for value_name, value in values.items():
+                    writer.add_scalar(value_name, value, step)
+                # So that a killed run keeps its curve.
+                writer.flush()
 
-    writer: Any = SummaryWriter(str(stage.logs))
-
-    def log(step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-        # So that a killed run keeps its curve.
-        writer.flush()
-
+            yield log
+        return
+    service: Any = importlib.import_module(name)  # wandb and trackio share an interface.
+    service.init(project="retroformer", name=f"{stage.experiment.run}-{stage.name}", config=stage.experiment.as_file())
     try:
-        yield log
+        yield lambda step, values: service.log(dict(values), step=step)
     finally:
-        writer.close()
+        service.finish()
 
 
 def require_tracker(name: str) -> None:
     """Raise MissingInput if the package of the tracker `name` is not installed."""
     if name in ("wandb", "trackio") and find_spec(name) is None:
         raise MissingInput(f"No package {name}: install it, or set train.report_to to tensorboard or none.")
-
-
-def _service(name: str, stage: Stage) -> Iterator[Tracker]:
-    """Open a tracker with the interface that wandb and trackio share."""
-    service: Any = importlib.import_module(name)
-    service.init(
-        project="retroformer",
-        name=f"{stage.experiment.run}-{stage.name}",
-        config=stage.experiment.as_file(),
-    )
-    try:
-        yield lambda step, values: service.log(dict(values), step=step)
-    finally:
-        service.finish()

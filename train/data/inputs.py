@@ -48,9 +48,9 @@ def written_advice(experiment: Experiment) -> list[AdviceText]:
 
 def advice_to_imitate(experiment: Experiment) -> list[AdviceText]:
     """Read the texts of SFT, as `train.sft` chooses them. Raises MissingInput if there is none."""
-    settings = experiment.train.sft
-    advice = positive_reflections(experiment) if settings.texts != "hindsight" else []
-    return advice + (hindsight(experiment) if settings.texts in ("hindsight", "both") else [])
+    texts = experiment.train.sft.texts
+    advice = positive_reflections(experiment) if texts != "hindsight" else []
+    return advice + (hindsight(experiment) if texts in ("hindsight", "both") else [])
 
 
 def positive_reflections(experiment: Experiment) -> list[AdviceText]:
@@ -248,24 +248,18 @@ def _rated_arms(sources: Sequence[_Source], staleness: int | None = None) -> lis
 
 def _rated(sources: Sequence[_Source], staleness: int | None = None) -> Iterator[Rating]:
     """Yield the ratings of all domains and of the rounds that `staleness` admits, with their reflections."""
-    rated = _rated_arms(sources, staleness)
     return (
         rating
-        for arm in rated
+        for arm in _rated_arms(sources, staleness)
         for rating in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
         if rating.task_id not in arm.left_out
     )
 
 
 def _reflections(sources: Sequence[_Source]) -> list[Rating]:
-    """Return the rated reflections of all domains."""
+    """Return the rated reflections of all domains that are not blank."""
     # A blank text is no advice: its retry tells nothing about advice.
-    return [
-        reflection
-        for arm in _rated_arms(sources)
-        for reflection in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
-        if reflection.text.strip() and reflection.task_id not in arm.left_out
-    ]
+    return [rating for rating in _rated(sources) if rating.text.strip()]
 
 
 def _refuse_unrated(sources: Sequence[_Source], rated: Sized) -> None:

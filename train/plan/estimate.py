@@ -123,13 +123,12 @@ def _drawing(case: PlannedStage) -> PlannedStage:
     section = case.train.settings(case.kind.name)
     if not isinstance(section, Ppo | Grpo) or case.train.generation is not None:
         return case
-    drawn = max(1, largest(lambda rows: _draws_beside_training(case, rows)))
-    return case._replace(drawn=min(drawn, section.batch_size))
 
+    def fits_beside_training(rows: int) -> bool:
+        memory = estimate(case._replace(drawn=rows))
+        return memory.drawing_peak <= max(memory.training_peak, _SMALLEST_GPU_BYTES if case.on_gpu else 0)
 
-def _draws_beside_training(case: PlannedStage, rows: int) -> bool:
-    memory = estimate(case._replace(drawn=rows))
-    return memory.drawing_peak <= max(memory.training_peak, _SMALLEST_GPU_BYTES if case.on_gpu else 0)
+    return case._replace(drawn=min(max(1, largest(fits_beside_training)), section.batch_size))
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -174,7 +173,10 @@ def _texts(case: PlannedStage, tokens: int, length: int) -> tuple[float, float, 
     # Autograd keeps fp32 copies of the inputs of both norms; rotated queries, keys and values for each query head, and
     # the output of fused attention; input and output of silu and the other factor of the product.
     feed_forward, queries = 3 * size * shape.intermediate, size * shape.heads * shape.head_size
-    layer = tokens * (2 * FP32 * shape.hidden + 4 * queries + feed_forward + _adapter_inputs(case))
+    # LoRA: q, k and v share an input, and so do gate and up; fused attention keeps its output anyway.
+    of_all_linear = (shape.hidden + shape.intermediate) * (case.train.lora.targets == "all-linear")
+    adapter_inputs = size * (shape.hidden + of_all_linear)
+    layer = tokens * (2 * FP32 * shape.hidden + 4 * queries + feed_forward + adapter_inputs)
     inputs = shape.layers * size * tokens * shape.hidden
     # Under autocast the adapters, which are in fp32, have copies in the compute dtype.
     cast_adapters = size % FP32 * shape.adapter_parameters(case.train.lora)
@@ -186,13 +188,6 @@ def _texts(case: PlannedStage, tokens: int, length: int) -> tuple[float, float, 
     backward = tokens * (feed_forward + size * shape.hidden) + unpacked
     forward = mask + tokens * (max(feed_forward, 4 * queries) + 4 * size * shape.hidden) + unpacked
     return layer, activations, backward, forward
-
-
-def _adapter_inputs(case: PlannedStage) -> float:
-    """Estimate what autograd keeps for LoRA, per token and layer."""
-    shape, lora, size = case.shape, case.train.lora, case.size
-    # q, k and v share an input, and so do gate and up; fused attention keeps its output anyway.
-    return size * (shape.hidden + (shape.hidden + shape.intermediate) * (lora.targets == "all-linear"))
 
 
 def _logits(case: PlannedStage, tokens: int) -> float:
