@@ -153,7 +153,14 @@ def compare(
     micro_batches = blocks(responses, draw.micro_batch_tokens)
     # Without a KL term there is nothing to compare the policy with.
     compares = settings.kl > 0
-    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length, compares))
+
+    def read(block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        policy = model.read(block.packed, responses.length)
+        log_probs_RT = policy.log_probs_RT
+        reference_RT = model.reference_log_probs(block.packed, responses.length) if compares else log_probs_RT
+        return log_probs_RT, reference_RT, policy.entropies_RT
+
+    parts = processes.each(micro_batches, read)
     log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) for column in zip(*parts, strict=True))
     divergences_B = (k1(log_probs_BT, reference_BT) * mask_BT).sum(dim=1)
     rewards_NG = rewards_B.to(model.device).view(-1, settings.group)
@@ -161,11 +168,16 @@ def compare(
     advantages_NG = ADVANTAGES[settings.variant](rewards_NG - penalties_NG)
     # A penalty must not make a group of equal rewards count.
     advantages_NG = advantages_NG.where(differing(rewards_NG)[:, None], 0.0)
+    size, texts = settings.group, responses.tokens
     average: Average = "token" if settings.dapo else "response" if settings.variant == "grpo" else "constant"
     weights_BT = token_weights(rewards_NG, mask_BT, average, draw.max_new_tokens)
     facts = {
-        **_facts_of(rewards_NG, responses),
-        **responses.facts,
+        "score": float(rewards_NG.nanmean()),
+        "score_deviation": float(centred(rewards_NG)[~rewards_NG.isnan()].square().mean().sqrt()),
+        "equal_groups": float((~differing(rewards_NG)).sum()),
+        "left_out": float(rewards_NG.isnan().sum()),
+        "different_in_group": fmean(len(set(map(tuple, texts[at : at + size]))) for at in range(0, len(texts), size)),
+        **responses.measures,
         "entropy": float(masked_mean(entropies_BT, mask_BT)),
     }
     if compares:
@@ -206,24 +218,3 @@ def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: 
             "clip_fraction": float(((off_BT < -CLIP) | (off_BT > upper)).sum() / total),
             "ratio_furthest_from_1": float(off_BT.abs().max()),
         }
-
-
-def _read(model: SharedBase, block: Block, length: int, compares: bool) -> tuple[Tensor, Tensor, Tensor]:
-    policy = model.read(block.packed, length)
-    reference_RT = model.reference_log_probs(block.packed, length) if compares else policy.log_probs_RT
-    return policy.log_probs_RT, reference_RT, policy.entropies_RT
-
-
-def _facts_of(rewards_NG: Tensor, responses: Responses) -> dict[str, float]:
-    mask_BT, size, texts = responses.mask_BT, rewards_NG.shape[1], responses.tokens
-    different = [len(set(map(tuple, texts[first : first + size]))) for first in range(0, len(texts), size)]
-    return {
-        "score": float(rewards_NG.nanmean()),
-        "score_deviation": float(centred(rewards_NG)[~rewards_NG.isnan()].square().mean().sqrt()),
-        "equal_groups": float((~differing(rewards_NG)).sum()),
-        "left_out": float(rewards_NG.isnan().sum()),
-        "different_in_group": fmean(different),
-        "response_tokens": float(mask_BT.sum(dim=1).mean()),
-        "ended": float(responses.ended_B.float().mean()),
-        "tokens": float(sum(group.length for group in responses.groups)),
-    }

@@ -72,10 +72,6 @@ def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
     return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
 
 
-def _actor_samples(experiment: Experiment) -> bool:
-    return experiment.actor.temperature > 0 and actor_kind(experiment).asks_model
-
-
 class LiveReturns:
     """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating)."""
 
@@ -89,7 +85,7 @@ class LiveReturns:
     ) -> None:
         self._experiment, self._store, self._experience = experiment, store, experience
         self._runner, self._failures = runner, failures
-        self._actor_samples = _actor_samples(experiment)
+        self._actor_samples = experiment.actor.temperature > 0 and actor_kind(experiment).asks_model
         self._tokenizer = load_tokenizer(experiment.train)
         self._numbers: dict[tuple[str, int, int, Prompt], dict[str, int]] = {}
         """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure, and

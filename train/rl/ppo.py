@@ -120,7 +120,14 @@ def evaluate(
     micro_batches = blocks(responses, draw.micro_batch_tokens)
     # Without a KL penalty there is nothing to compare the policy with.
     compares = settings.kl > 0
-    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length, compares))
+
+    def read(block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        policy = model.read(block.packed, responses.length)
+        log_probs_RT = policy.log_probs_RT
+        reference_RT = model.reference_log_probs(block.packed, responses.length) if compares else log_probs_RT
+        return log_probs_RT, policy.values_RT, policy.entropies_RT, reference_RT, model.scores(block.packed)
+
+    parts = processes.each(micro_batches, read)
     log_probs_BT, values_BT, entropies_BT, reference_BT, raw_scores_B = (
         torch.cat(column) for column in zip(*parts, strict=True)
     )
@@ -135,10 +142,7 @@ def evaluate(
         "score": float(scores_B.mean()),
         "entropy": float(masked_mean(entropies_BT, mask_BT)),
         "explained_variance": float(explained_variance(values_BT, returns_BT, mask_BT)),
-        "response_tokens": float(mask_BT.sum(dim=1).mean()),
-        "ended": float(responses.ended_B.float().mean()),
-        "tokens": float(sum(group.length for group in responses.groups)),
-        **responses.facts,
+        **responses.measures,
     }
     if compares:
         k3_BT = k3(log_probs_BT, reference_BT)
@@ -179,11 +183,3 @@ def _add_gradients(model: SharedBase, block: Block, batch: PpoBatch, settings: P
         }
         facts = {name: float((values_BT * mask_BT).sum() / total) for name, values_BT in shares.items()}
         return facts | {"ratio_furthest_from_1": float((off_BT.abs() * mask_BT).max())}
-
-
-def _read(
-    model: SharedBase, block: Block, length: int, compares: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    policy = model.read(block.packed, length)
-    reference_RT = model.reference_log_probs(block.packed, length) if compares else policy.log_probs_RT
-    return policy.log_probs_RT, policy.values_RT, policy.entropies_RT, reference_RT, model.scores(block.packed)

@@ -75,6 +75,16 @@ class Responses(NamedTuple):
         return [ids_T[mask_T > 0].tolist() for ids_T, mask_T in zip(self.response_BT, self.mask_BT, strict=True)]
 
     @property
+    def measures(self) -> dict[str, float]:
+        """Facts of the update: mean length, share that ended by itself, tokens read in a pass, and `facts`."""
+        return {
+            "response_tokens": float(self.mask_BT.sum(dim=1).mean()),
+            "ended": float(self.ended_B.float().mean()),
+            "tokens": float(sum(group.length for group in self.groups)),
+            **self.facts,
+        }
+
+    @property
     def groups(self) -> list[Group]:
         """Responses that follow each other on one prompt, as groups."""
         return consecutive(self.prompts, self.tokens)

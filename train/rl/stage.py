@@ -92,7 +92,16 @@ def train_by_grpo(
     run = _load(stage, settings, prompts, adapters)
     first, most_tokens = len(run.history), run.draw.micro_batch_tokens
     with live or nullcontext(ModelScores(run.model, score_scale(adapters["reward"]), most_tokens)) as source:
-        rewards = source if live is None and source is not None else _BroadcastRewards(source)
+
+        def from_main_process(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
+            def rewarded(_: None) -> Tensor:
+                assert source is not None, "the first item is the main process's"
+                return source(update, indices, responses)
+
+            (rewards_B,) = processes.each([None], rewarded)
+            return rewards_B
+
+        rewards = source if live is None and source is not None else from_main_process
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )
@@ -108,23 +117,6 @@ def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], adapters:
     answer: Respond = stored.respond
     updates = grpo.grpo(run.model, run.optimizer, run.prompts, stored, settings, run.draw, first, run.describe, answer)
     _take_and_publish(stage, settings, run._replace(answer=answer), updates)
-
-
-class _BroadcastRewards(NamedTuple):
-    """Rewards that the main process computes for all."""
-
-    source: grpo.Rewards | None
-    """What rewards; None in the other processes."""
-
-    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
-        """Return the rewards that the main process has computed."""
-
-        def rewarded(_: None) -> Tensor:
-            assert self.source is not None, "the first item is the main process's"
-            return self.source(update, indices, responses)
-
-        (rewards_B,) = processes.each([None], rewarded)
-        return rewards_B
 
 
 def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapters: Mapping[str, Adapter]) -> PolicyRun:
