@@ -45,17 +45,21 @@ def adapter_card(experiment: Experiment, base: Path, metrics: Mapping[str, Any])
     measures = {name: value for name, value in metrics.items() if name not in NO_MEASURE and not isinstance(value, str)}
     if trained := metrics.get("training_domains"):
         measures["training_domains"] = {training["environment"]: training["tasks"] for training in trained}
+    hashes = {"this adapter": metrics["adapter_sha256"], "the base": inputs["base"]}
+    hashes |= {f"the adapter it started from or used: {role}": value for role, value in inputs["adapters"].items()}
+    code = metrics["code"]
     parts = [
         _front_matter(stage, base_model, base),
         f"# {stage} of run {experiment.run}",
         f"A LoRA adapter for {_base_name(base_model)} that {STAGES[stage].purpose}.",
-        _made_by(stage, metrics["code"]),
+        f"**Made by** `retroformer train {stage} config.yaml` (the file beside this card) at commit {code['commit']}"
+        f"{', with changes that are not in it' if code['dirty'] else ''}.",
         "## Data\n\n" + _data(stage, experiment, inputs),
         "## Settings\n\n" + _table(settings, "setting"),
         "## Measured in training\n\nLists show their first and last value; all values are in `metrics.json`.\n\n"
         + _table(measures, "measure"),
         "What it took:\n\n" + _table({name: metrics[name] for name in COST if name in metrics}, "cost"),
-        "## Hashes (sha256)\n\n" + _table(_hashes(metrics), "of"),
+        "## Hashes (sha256)\n\n" + _table(hashes, "of"),
         "## How to load it\n\n" + _how_to_load(stage, base_model, base),
         "## What it is not good for\n\n" + _limits(stage, experiment),
         "## Licences\n\n" + _licences(experiment, base),
@@ -92,14 +96,6 @@ def _front_matter(stage: str, name: str, base: Path, *, merged: bool = False) ->
     return f"---\n{yaml.safe_dump(entries, sort_keys=False)}---"
 
 
-def _made_by(stage: str, code: Mapping[str, Any]) -> str:
-    changed = ", with changes that are not in it" if code["dirty"] else ""
-    return (
-        f"**Made by** `retroformer train {stage} config.yaml` (the file beside this card) at commit {code['commit']}"
-        f"{changed}."
-    )
-
-
 def _data(stage: str, experiment: Experiment, inputs: Mapping[str, Any]) -> str:
     section = experiment.environment
     if stage == "sac":
@@ -113,12 +109,6 @@ def _data(stage: str, experiment: Experiment, inputs: Mapping[str, Any]) -> str:
         f"Texts of attempts at tasks of {tasks}, seed {experiment.seed}, round {experiment.round}; their counts are "
         f"below. sha256 of the texts: `{inputs['data']}`."
     )
-
-
-def _hashes(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    inputs = metrics["inputs"]
-    before = {f"the adapter it started from or used: {role}": value for role, value in inputs["adapters"].items()}
-    return {"this adapter": metrics["adapter_sha256"], "the base": inputs["base"], **before}
 
 
 def _how_to_load(stage: str, name: str, base: Path) -> str:

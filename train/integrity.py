@@ -26,7 +26,9 @@ LOWER_THE_RATE = (
 def require_finite(named: Iterable[tuple[str, Tensor]], where: str) -> None:
     """Raise NotFinite for the first tensor with infinite numbers or NaN; `where` ends the message."""
     for name, tensor in named:
-        if tensor.is_floating_point() and not is_finite(tensor):
+        # The extremes show it without a copy of the tensor.
+        extremes = torch.aminmax(tensor.detach()) if tensor.is_floating_point() and tensor.numel() else ()
+        if not all(bool(torch.isfinite(extreme)) for extreme in extremes):
             raise NotFinite(f"{name} holds infinite numbers or NaN {where}")
 
 
@@ -39,13 +41,6 @@ def require_finite_gradients(named: Iterable[tuple[str, nn.Parameter]], when: st
 def require_finite_scores(scores_B: Tensor) -> None:
     """Raise NotFinite if a score of the reward model is infinite or not a number."""
     require_finite([("The reward model's score", scores_B)], "on a response: train the reward model again.")
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Return True if every number of a tensor is finite. Checking the extremes needs no copy of the tensor."""
-    if not tensor.numel():
-        return True
-    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor.detach()))
 
 
 FULL_BYTES = 2**20

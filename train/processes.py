@@ -154,10 +154,7 @@ def sum_gradients(parameters: Sequence["nn.Parameter"]) -> None:
     import torch
 
     gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    with _reporting_lost_processes():
-        torch.distributed.all_reduce(flat)
-    _fill(gradients, flat)
+    _exchange(gradients, torch.distributed.all_reduce)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
 
@@ -168,11 +165,7 @@ def copy_from_main(parameters: Sequence["nn.Parameter"]) -> None:
         return
     import torch
 
-    values = [parameter.data for parameter in parameters]
-    flat = torch.cat([value.flatten() for value in values])
-    with _reporting_lost_processes():
-        torch.distributed.broadcast(flat, 0)
-    _fill(values, flat)
+    _exchange([parameter.data for parameter in parameters], lambda flat: torch.distributed.broadcast(flat, 0))
 
 
 def total(number: float) -> float:
@@ -202,9 +195,13 @@ def _gathered(place: Rank, value: Item) -> list[Item]:
     return values
 
 
-def _fill(tensors: Sequence["Tensor"], flat: "Tensor") -> None:
+def _exchange(tensors: Sequence["Tensor"], collective: Callable[["Tensor"], object]) -> None:
+    """Run a collective operation of torch on all tensors at once."""
     import torch
 
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    with _reporting_lost_processes():
+        collective(flat)
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, values in zip(tensors, torch.split(flat, sizes), strict=True):
         tensor.copy_(values.view_as(tensor))

@@ -34,9 +34,6 @@ from .shared_prompt.packed import Group, Groups, micro_batches
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
 
-_Row = Callable[[list[int], list[int], list[int]], dict[str, list[int]]]
-"""Makes TRL's row of a prompt, the better and the worse response."""
-
 
 class MicroBatch(NamedTuple):
     """Rows that TRL reads at once."""
@@ -123,15 +120,15 @@ def trainer_on_groups(stage: Stage, model: Any, groups: Groups, batches: Sequenc
     def texts(number: int) -> Iterator[MicroBatch]:
         return _texts(batch(number), train.micro_batch_tokens)
 
-    def pairs(row: _Row, number: int) -> Iterator[MicroBatch]:
-        return _pairs(batch(number), train.micro_batch_tokens, train.pair_weight, row)
+    def pairs(number: int) -> Iterator[MicroBatch]:
+        return _pairs(batch(number), train.micro_batch_tokens, train.pair_weight, whole=stage.name == "reward")
 
     if stage.name == "dpo":
         args = DPOConfig(**settings, beta=BETA, **_NO_BALANCING)
-        return Preferences(stage, model, len(batches), partial(pairs, _apart), args)
+        return Preferences(stage, model, len(batches), pairs, args)
     if stage.name == "reward":
         rewards = RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=False)
-        return RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
+        return RewardModel(stage, model, len(batches), pairs, rewards)
     return sft_trainer(stage, rate, model, len(batches), texts)
 
 
@@ -157,8 +154,16 @@ def _texts(batch: Sequence[Group], most_tokens: int) -> Iterator[MicroBatch]:
         yield MicroBatch(rows, sum(text.length for text in part), learnt=learnt)
 
 
-def _pairs(batch: Sequence[Group], most_tokens: int, pair_weight: str, row: _Row) -> Iterator[MicroBatch]:
-    """Yield micro-batches of pairs with the same weight, since TRL's loss is the mean over a micro-batch."""
+def _pairs(batch: Sequence[Group], most_tokens: int, pair_weight: str, *, whole: bool) -> Iterator[MicroBatch]:
+    """Yield micro-batches of pairs with the same weight, since TRL's loss is the mean over a micro-batch.
+
+    If `whole`, the prompt is part of the texts, as the reward model's trainer reads it.
+    """
+
+    def row(prompt: list[int], chosen: list[int], rejected: list[int]) -> dict[str, list[int]]:
+        if whole:
+            return {"chosen_ids": prompt + chosen, "rejected_ids": prompt + rejected}
+        return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
     def weight(group: Group) -> float:
         return float(weights_of_pairs([group], batch, pair_weight)[0])
@@ -172,11 +177,3 @@ def _pairs(batch: Sequence[Group], most_tokens: int, pair_weight: str, row: _Row
         for part in micro_batches(pairs, most_tokens, length=lambda pair: 2 * pair.longest):
             tokens = sum(pair.length + len(pair.prompt) for pair in part)
             yield MicroBatch([row(pair.prompt, *pair.responses) for pair in part], tokens, of_each * len(part))
-
-
-def _apart(prompt: list[int], chosen: list[int], rejected: list[int]) -> dict[str, list[int]]:
-    return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
-
-
-def _whole(prompt: list[int], chosen: list[int], rejected: list[int]) -> dict[str, list[int]]:
-    return {"chosen_ids": prompt + chosen, "rejected_ids": prompt + rejected}

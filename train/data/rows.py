@@ -64,7 +64,10 @@ def write_samples(samples: Iterable[Sample], folder: Path) -> Rows[Sample]:
 
 def write_pairs(pairs: Iterable[SamplePair], folder: Path) -> Rows[SamplePair]:
     """Write `pairs` one by one to a temporary file in `folder`. Raises OSError: the disk is full."""
-    return Rows(_write_table(map(_row, pairs), ("prompt_ids", "chosen_ids", "rejected_ids"), folder), _pair)
+    columns = ("prompt_ids", "chosen_ids", "rejected_ids")
+    tokens = ((pair.prompt_ids, pair.chosen.response_ids, pair.rejected.response_ids) for pair in pairs)
+    rows = (dict(zip(columns, row, strict=True)) for row in tokens)
+    return Rows(_write_table(rows, columns, folder), lambda row: _pair(*(row[name] for name in columns)))
 
 
 def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[str], folder: Path) -> Any:
@@ -81,14 +84,5 @@ def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[
     return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
 
 
-def _row(pair: SamplePair) -> Row:
-    return {
-        "prompt_ids": pair.prompt_ids,
-        "chosen_ids": pair.chosen.response_ids,
-        "rejected_ids": pair.rejected.response_ids,
-    }
-
-
-def _pair(row: Row) -> SamplePair:
-    prompt_ids = row["prompt_ids"]
-    return SamplePair(Sample(prompt_ids, row["chosen_ids"]), Sample(prompt_ids, row["rejected_ids"]))
+def _pair(prompt_ids: list[int], chosen_ids: list[int], rejected_ids: list[int]) -> SamplePair:
+    return SamplePair(Sample(prompt_ids, chosen_ids), Sample(prompt_ids, rejected_ids))

@@ -2,6 +2,9 @@
 
 from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
 from retroformer.config.sections.train import ATTENTION_LAYERS, Lora
 from retroformer.errors import MissingInput
 from retroformer.models.embedded import base_model_folder
@@ -84,16 +87,12 @@ def read_config(name: str) -> Any:
 
 def skeleton(config: Any, *, scores: bool = False) -> Any:
     """Build the model of a transformers config without weights, with a language head or, with `scores`, one score."""
-    import torch
-
     with torch.device("meta"):
         return untrained_model(config, scores=scores)
 
 
 def shape_of(config: Any) -> Shape:
     """Return the shape of the model that a transformers config describes."""
-    from torch import nn
-
     model, text = skeleton(config), config.get_text_config()
     head = model.get_output_embeddings()
     matrices = tuple(

@@ -23,9 +23,6 @@ def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, his
     """Write the state that the next update needs; only the main process writes.
 
     Random states are not included, since every update sets its own seed.
-
-    Raises:
-        OSError: the disk is full.
     """
     if not processes.is_main():
         return
@@ -54,11 +51,7 @@ def save_state(folder: Path, updates_done: int, state: dict[str, Any]) -> None:
 
 
 def restore(folder: Path, model: SharedBase, optimizer: Any) -> list[dict[str, float]]:
-    """Load the newest sound checkpoint; return the facts of the updates so far, or [] without a checkpoint.
-
-    Raises:
-        DamagedFile: there are checkpoints, and all of them are damaged.
-    """
+    """Load the newest sound checkpoint; return the facts of the updates so far, or [] without a checkpoint."""
     from peft import set_peft_model_state_dict
 
     state = restore_state(folder, PARTS, model.device)

@@ -191,9 +191,6 @@ def accumulate_gradients(
     """Compute the gradient of the weighted loss of the batch; return the facts of this pass.
 
     The result does not depend on the size of the micro-batches, up to rounding.
-
-    Raises:
-        NotFinite: the gradient of a parameter is infinite or not a number.
     """
     return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, settings))
 

@@ -79,11 +79,7 @@ class _Grid:
 
 @torch.no_grad()
 def sampled(trunk: Any, head: Any, prompts: Sequence[list[int]], length: int, pad_id: int, eos_id: int) -> Tensor:
-    """Return a response to each prompt, of at most `length` tokens, padded on the right, (B, T).
-
-    Raises:
-        NotFinite: probabilities are infinite or not numbers.
-    """
+    """Return a response to each prompt, of at most `length` tokens, padded on the right, (B, T)."""
     grid = _Grid(prompts, trunk.device)
     # Drawn for all responses at once, so that a response does not depend on when others end.
     uniform_TB = torch.rand(length, len(prompts), dtype=torch.float64, device=trunk.device)

@@ -154,11 +154,7 @@ def evaluate(
 def accumulate_gradients(
     model: SharedBase, optimizer: torch.optim.Optimizer, batch: PpoBatch, settings: Ppo
 ) -> dict[str, float]:
-    """Compute the gradient of the mean loss over all tokens of the batch; return the facts of this pass.
-
-    Raises:
-        NotFinite: the gradient of a parameter is infinite or not a number.
-    """
+    """Compute the gradient of the mean loss over all tokens of the batch; return the facts of this pass."""
     return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, settings))
 
 

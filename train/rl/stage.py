@@ -66,11 +66,7 @@ class PolicyRun(NamedTuple):
 
 
 def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], adapters: Mapping[str, Adapter]) -> None:
-    """Train the adapter `sft` on `prompts` against the reward model `reward`, and publish it.
-
-    Raises:
-        EndpointFailure, ProvenanceError: the server that generates responses fails, or does not use the policy.
-    """
+    """Train the adapter `sft` on `prompts` against the reward model `reward`, and publish it."""
     settings = stage.experiment.train.ppo
     run = _load(stage, settings, prompts, adapters)
     scale, first = score_scale(adapters["reward"]), len(run.history)

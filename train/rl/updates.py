@@ -59,9 +59,6 @@ def accumulate(
     Returns:
         The sums of the facts that `add_gradients` returns; of `ratio_furthest_from_1` the maximum. `gradient_norm` is
         the norm before clipping.
-
-    Raises:
-        NotFinite: the gradient of a parameter is infinite or not a number.
     """
     model.train()
     optimizer.zero_grad()

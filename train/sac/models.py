@@ -90,7 +90,6 @@ class ActorCritic(nn.Module):
     """The actor with its trained adapter, the frozen copy of it that embeds texts, the critics and their targets.
 
     `start` has the adapter with which the actor begins; None: a fresh one, which changes nothing at first.
-
     """
 
     def __init__(self, base: Any, lora: Lora, start: Path | None, *, gradient_checkpointing: bool = True) -> None:

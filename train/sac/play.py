@@ -54,25 +54,18 @@ class LearningActor:
             ConfigError: the scene has no possible actions, or one is too long together with its prompt.
         """
         offered = self._offered(scene)
-        choice = self._choose(self._tokens(offered))
-        self.choices.append(choice)
-        written = len(choice.state.responses[choice.action])
-        usage = Usage(calls=1, prompt_tokens=len(choice.state.prompt), completion_tokens=written)
-        return Move(action=offered.actions[choice.action], usage=usage)
-
-    @torch.no_grad()
-    def _choose(self, state: Group) -> Choice:
+        state = self._tokens(offered)
         self._model.eval()
-        log_probs_BAT, admitted_BA = self._model.action_log_probs([state])
+        with torch.no_grad():
+            log_probs_BAT, admitted_BA = self._model.action_log_probs([state])
         log_policy_A = log_policy(log_probs_BAT, admitted_BA)[0].cpu()
         policy_A = log_policy_A.exp()
-        return Choice(
-            state,
-            self._model.state_embedding(state.prompt).cpu(),
-            int(torch.multinomial(policy_A, 1)),
-            entropy=float(-(policy_A * log_policy_A).sum()),
-            same_as_served=written_greedily(state.responses, log_probs_BAT[0]) == int(log_policy_A.argmax()),
-        )
+        embedding_H = self._model.state_embedding(state.prompt).cpu()
+        action, entropy = int(torch.multinomial(policy_A, 1)), float(-(policy_A * log_policy_A).sum())
+        same_as_served = written_greedily(state.responses, log_probs_BAT[0]) == int(log_policy_A.argmax())
+        self.choices.append(Choice(state, embedding_H, action, entropy, same_as_served))
+        usage = Usage(calls=1, prompt_tokens=len(state.prompt), completion_tokens=len(state.responses[action]))
+        return Move(action=offered.actions[action], usage=usage)
 
     def _tokens(self, offered: OfferedActions) -> Group:
         if not offered.continuations:

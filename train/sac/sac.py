@@ -180,11 +180,7 @@ def due(before: int, after: int, every: int) -> range:
 def update(
     model: ActorCritic, optimizers: Optimizers, batch: Transitions, alpha: float, polyak: float
 ) -> dict[str, float]:
-    """Take one step with the critics and one with the actor; return its facts.
-
-    Raises:
-        NotFinite: the gradient of a parameter is infinite or not a number; that step is not taken.
-    """
+    """Take one step with the critics and one with the actor; return its facts."""
     steps, following = batch
     micro_batches = [slice(first, first + MICRO_BATCH_SIZE) for first in range(0, len(steps), MICRO_BATCH_SIZE)]
     # Step 1. The critics' targets: the reward, and the soft value of the next state under the current policy.
@@ -264,11 +260,7 @@ def follow(model: ActorCritic, polyak: float) -> None:
 
 
 def _take_step(optimizer: torch.optim.Optimizer, module: nn.Module) -> float:
-    """Clip the gradients, take the step, and return the norm before clipping.
-
-    Raises:
-        NotFinite: a gradient, or their norm, is infinite or not a number.
-    """
+    """Clip the gradients, take the step, and return the norm before clipping."""
     norm = clip_gradients(module, module.parameters(), "in an update")
     optimizer.step()
     optimizer.zero_grad()

@@ -7,7 +7,7 @@ inputs.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,9 @@ def require_agreement(trunk: Any, values: Values, group: Group) -> None:
     limit, measured = LIMIT.get(trunk.dtype, 0.1), differences(trunk, values, group)
     allowed = dict.fromkeys(measured, limit)
     if measured["gradient"] > limit and trunk.dtype != torch.float32:
-        allowed["gradient"] = max(limit, MORE_ROUNDING * rounding_of_separate_rows(trunk, values, group)["gradient"])
+        # A causal mask changes only the rounding of separate rows.
+        rounding = _compared(trunk, values, group.alone, group.alone)["gradient"]
+        allowed["gradient"] = max(limit, MORE_ROUNDING * rounding)
     for what, difference in measured.items():
         # NaN compares as False here; the stage's own checks report it with the name of the tensor.
         if difference > allowed[what]:
@@ -125,47 +127,30 @@ def differences(trunk: Any, values: Values, group: Group) -> dict[str, float]:
     return _compared(trunk, values, [group], group.alone)
 
 
-def rounding_of_separate_rows(trunk: Any, values: Values, group: Group) -> dict[str, float]:
-    """Return how far separate rows with a mask differ from those without: a causal mask changes only the rounding."""
-    return _compared(trunk, values, group.alone, group.alone)
-
-
 def _compared(trunk: Any, values: Values, masked: Sequence[Group], plain: Sequence[Group]) -> dict[str, float]:
     with _no_dropout(trunk):
         masked_reading = _reading(trunk, values, masked, hidden_states)
         plain_reading = _reading(trunk, values, plain, plain_states)
-    return {
-        "hidden states": _relative_difference(masked_reading.states, plain_reading.states),
-        "gradient": _relative_difference(masked_reading.gradient, plain_reading.gradient),
-    }
+    pairs = zip(("hidden states", "gradient"), masked_reading, plain_reading, strict=True)
+    return {what: _relative_difference(masked, plain) for what, masked, plain in pairs}
 
 
-class _Reading(NamedTuple):
-    """What is compared: hidden states of rows one after another, and the sum of the rows' gradients."""
+def _reading(trunk: Any, values: Values, rows: Sequence[Group], read: _Read) -> tuple[list[Tensor], list[Tensor]]:
+    """Return hidden states of rows one after another, (N, H) and (R, H), and the sum of the rows' gradients.
 
-    states: list[Tensor]
-    gradient: list[Tensor]
-
-
-def _reading(trunk: Any, values: Values, rows: Sequence[Group], read: _Read) -> _Reading:
+    They are the hidden states that predict the tokens of responses, and those at the ends of responses.
+    """
     states, gradients = list[list[Tensor]](), list[list[Tensor]]()
     # One by one, so that the memory is that of one row.
     for row in rows:
         packed = pack([row]).to(trunk.device)
         hidden_BLH = read(trunk, packed)
-        states.append(_states(hidden_BLH, packed))
         gradients.append(_gradient(values(hidden_BLH, packed), trunk))
+        hidden_BLH = hidden_BLH.detach()
+        states.append([predicting(hidden_BLH, packed), hidden_BLH[packed.row_R, packed.last_R].float()])
         del hidden_BLH
-    return _Reading(
-        [torch.cat(parts) for parts in zip(*states, strict=True)],
-        [torch.stack(parts).sum(dim=0) for parts in zip(*gradients, strict=True)],
-    )
-
-
-def _states(hidden_BLH: Tensor, packed: Packed) -> list[Tensor]:
-    """Return the hidden states that predict the tokens of responses, (N, H), and those at their ends, (R, H)."""
-    hidden_BLH = hidden_BLH.detach()
-    return [predicting(hidden_BLH, packed), hidden_BLH[packed.row_R, packed.last_R].float()]
+    concatenated = [torch.cat(parts) for parts in zip(*states, strict=True)]
+    return concatenated, [torch.stack(parts).sum(dim=0) for parts in zip(*gradients, strict=True)]
 
 
 def _relative_difference(masked_reading: Sequence[Tensor], plain_reading: Sequence[Tensor]) -> float:
