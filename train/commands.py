@@ -109,7 +109,15 @@ def grpo(config: Config) -> str:
 
     experiment, source = config.experiment, config.experiment.train.grpo.reward
     if source == "live":
-        return _grpo_live(config)
+        from .rl.live import conditions_of_returns, live_returns
+
+        failures = inputs.failures(experiment)
+        adapters = {"sft": _newest(experiment, "sft")}
+        data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
+        stage, prompts = _on_ratings("grpo", experiment, data, adapters), [failure.prompt for failure in failures]
+        # One process plays, and sends the rewards to the others.
+        play = live_returns(config, failures) if processes.is_main() else nullcontext()
+        return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
     if source == "stored":
         groups = inputs.groups(experiment)
         adapters = {"sft": _newest(experiment, "sft")}
@@ -119,19 +127,6 @@ def grpo(config: Config) -> str:
     adapters = {name: _newest(experiment, name) for name in ("sft", "reward")}
     stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
-
-
-def _grpo_live(config: Config) -> str:
-    from .rl.live import conditions_of_returns, live_returns
-    from .rl.stage import train_by_grpo
-
-    experiment, failures = config.experiment, inputs.failures(config.experiment)
-    adapters = {"sft": _newest(experiment, "sft")}
-    data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
-    stage, prompts = _on_ratings("grpo", experiment, data, adapters), [failure.prompt for failure in failures]
-    # One process plays, and sends the rewards to the others.
-    play = live_returns(config, failures) if processes.is_main() else nullcontext()
-    return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
 
 
 def sac(experiment: Experiment) -> str:

@@ -153,7 +153,11 @@ class SharedBase(nn.Module):
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
         if reward is not None:
-            self._add_reward_adapter(reward)
+            # The classifier's adapter goes onto the language model's trunk, and its head into `score_head`.
+            adapter = read_reward_adapter(reward)
+            self.score_head.weight.data.copy_(adapter.head)
+            self.language_model.add_adapter(REWARD, adapter.config)
+            load_lora(self.language_model, adapter, REWARD)
         self.language_model.set_adapter(POLICY)
         # Without dropout, the first ratio of every update is exactly 1, and scores and divergences have no noise.
         switch_dropout_off(self.language_model)
@@ -232,10 +236,3 @@ class SharedBase(nn.Module):
     def _readings(self, hidden_BLH: Tensor, packed: Packed) -> TokenReadings:
         head = self.language_model.get_base_model().get_output_embeddings()
         return token_readings(predicting(hidden_BLH, packed), packed, head)
-
-    def _add_reward_adapter(self, folder: Path) -> None:
-        """Load the classifier's adapter onto the language model's trunk, and its score head into `score_head`."""
-        adapter = read_reward_adapter(folder)
-        self.score_head.weight.data.copy_(adapter.head)
-        self.language_model.add_adapter(REWARD, adapter.config)
-        load_lora(self.language_model, adapter, REWARD)

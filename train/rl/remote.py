@@ -47,7 +47,6 @@ from typing import Annotated, Any, TypeAlias
 
 import torch
 from pydantic import BaseModel, Field
-from torch import Tensor
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.config.sections.train import Generation
@@ -132,8 +131,22 @@ class RemoteSampler:
         response_BT = padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         server_log_probs_BT = padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
-        facts, importance_BT = self._compared(model, responses, server_log_probs_BT, draw.micro_batch_tokens)
-        return responses._replace(facts=facts, importance_BT=importance_BT)
+        mask_BT, server_log_probs_BT = responses.mask_BT, server_log_probs_BT * responses.mask_BT
+        mine_BT = policy_log_probs(model, responses, draw.micro_batch_tokens)
+        distance = float(masked_mean((mine_BT - server_log_probs_BT).abs(), mask_BT))
+        if not distance <= self._tolerance:
+            raise ProvenanceError(
+                f"The server at {self._settings.base_url} did not sample with the current policy: its "
+                f"log-probabilities are {distance:.3f} nats from the policy's own (mean over {int(mask_BT.sum())} "
+                f"tokens), and {self._tolerance:g} is allowed. See that it serves "
+                "train.base_model as it is trained and that it alone answers at this address, or train without "
+                "`generation`."
+            )
+        server_kl = float(masked_mean(k3(server_log_probs_BT, mine_BT), mask_BT))
+        return responses._replace(
+            facts={"server_distance": distance, "server_kl": server_kl},
+            importance_BT=truncated_weights(mine_BT, server_log_probs_BT),
+        )
 
     def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> list[Drawn]:
         seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
@@ -254,31 +267,6 @@ class RemoteSampler:
                 f"is trained on {self._quantization}: start it with train.quantization={self._quantization}."
             )
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
-
-    @torch.no_grad()
-    def _compared(
-        self, model: SharedBase, responses: Responses, server_log_probs_BT: Tensor, micro_batch_tokens: int
-    ) -> tuple[dict[str, float], Tensor]:
-        """Return the facts of the comparison, and the importance weight of each token, (B, T)."""
-        mask_BT = responses.mask_BT
-        mine_BT, server_log_probs_BT = (
-            policy_log_probs(model, responses, micro_batch_tokens),
-            server_log_probs_BT * mask_BT,
-        )
-        distance = float(masked_mean((mine_BT - server_log_probs_BT).abs(), mask_BT))
-        if not distance <= self._tolerance:
-            raise ProvenanceError(
-                f"The server at {self._settings.base_url} did not sample with the current policy: its "
-                f"log-probabilities are {distance:.3f} nats from the policy's own (mean over {int(mask_BT.sum())} "
-                f"tokens), and {self._tolerance:g} is allowed. See that it serves "
-                "train.base_model as it is trained and that it alone answers at this address, or train without "
-                "`generation`."
-            )
-        facts = {
-            "server_distance": distance,
-            "server_kl": float(masked_mean(k3(server_log_probs_BT, mine_BT), mask_BT)),
-        }
-        return facts, truncated_weights(mine_BT, server_log_probs_BT)
 
 
 def _disagreement(one: Drawn, other: Drawn) -> float:

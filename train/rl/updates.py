@@ -166,36 +166,26 @@ def describer(tokenizer: Any, prompts: Sequence[Prompt], prompt_ids: Sequence[li
     return describe
 
 
-LEAST_ENTROPY = 0.25
-LEAST_DISTINCT = 0.5
-LEAST_ENDED = 0.75
-MOST_TOKENS = 2.0
-"""Shares of the first value beyond which an alarm is on. In good runs entropy may fall far; lengths change little."""
-
-
 class Alarm(NamedTuple):
-    """A condition on the facts of the first update and of a later one, and its message."""
+    """Bounds on facts of an update, and the message when one is crossed."""
 
-    is_on: Callable[[Facts, Facts], bool]
     says: str
-    facts: tuple[str, ...]
-    """Names of the facts that the condition reads."""
+    least: Mapping[str, float] = MappingProxyType({})
+    """Smallest shares of the first value, by the name of the fact."""
+    most: Mapping[str, float] = MappingProxyType({})
+    """Largest shares of the first value."""
 
-
-def _collapsed(first: Facts, now: Facts) -> bool:
-    return now["entropy"] < LEAST_ENTROPY * first["entropy"] or now["distinct_2"] < LEAST_DISTINCT * first["distinct_2"]
-
-
-def _blown_up(first: Facts, now: Facts) -> bool:
-    return (
-        now["ended"] < LEAST_ENDED * first["ended"] or now["response_tokens"] > MOST_TOKENS * first["response_tokens"]
-    )
+    def is_on(self, first: Facts, now: Facts) -> bool:
+        """Return True if the update `now` crosses a bound; `first` is the first update."""
+        below = any(now[name] < share * first[name] for name, share in self.least.items())
+        return below or any(now[name] > share * first[name] for name, share in self.most.items())
 
 
 ALARMS: Mapping[str, Alarm] = MappingProxyType(
     {
-        "alarm_collapse": Alarm(_collapsed, "the policy says the same to everything", ("entropy", "distinct_2")),
-        "alarm_length": Alarm(_blown_up, "the responses have grown or do not end", ("ended", "response_tokens")),
+        # In good runs entropy may fall far; lengths change little.
+        "alarm_collapse": Alarm("the policy says the same to everything", {"entropy": 0.25, "distinct_2": 0.5}),
+        "alarm_length": Alarm("the responses have grown or do not end", {"ended": 0.75}, {"response_tokens": 2.0}),
     }
 )
 """The alarms, by the name of the fact that is 1 while they are on and 0 otherwise."""
@@ -224,6 +214,7 @@ def first_alarms(history: Sequence[Facts]) -> list[str]:
     for update, now in enumerate(history, start=1):
         for name, alarm in ALARMS.items():
             if name not in sentences and alarm.is_on(history[0], now):
-                changes = (f"{each} {history[0][each]:.2f} at first and {now[each]:.2f} now" for each in alarm.facts)
+                read = (*alarm.least, *alarm.most)
+                changes = (f"{each} {history[0][each]:.2f} at first and {now[each]:.2f} now" for each in read)
                 sentences[name] = f"Update {update}: {alarm.says} ({', '.join(changes)})."
     return list(sentences.values())

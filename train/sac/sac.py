@@ -167,7 +167,9 @@ def sac(
         # Step 2. Critics and actor learn from batches of everything that was played.
         updates = due(before, len(replay), STEPS_PER_UPDATE)
         facts = [update(model, optimizers, replay.draw(BATCH_SIZE), ALPHA, POLYAK) for _ in updates]
-        yield {**attempt.facts, "env_steps": len(replay), "updates": len(facts), **_means(facts)}
+        means = {name: fmean(taken[name] for taken in facts) for name in facts[0]} if facts else {}
+        tokens = sum(taken["tokens"] for taken in facts)
+        yield {**attempt.facts, "env_steps": len(replay), "updates": len(facts), **means, "tokens": tokens}
 
 
 def due(before: int, after: int, every: int) -> range:
@@ -265,9 +267,3 @@ def _take_step(optimizer: torch.optim.Optimizer, module: nn.Module) -> float:
     optimizer.step()
     optimizer.zero_grad()
     return norm
-
-
-def _means(facts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the means over the updates of an episode, and the sum of their tokens; nothing without an update."""
-    means = {name: fmean(update[name] for update in facts) for name in facts[0]} if facts else {}
-    return means | {"tokens": sum(update["tokens"] for update in facts)}
