@@ -15,11 +15,12 @@ from retroformer.files.cache import hold_lock
 from retroformer.run.adapters import model_folder, newest_folder
 from retroformer.run.stage_metrics import StageMetrics, first_and_last, training_tasks
 
-from . import preemption, processes
+from . import processes
 from .adapter import Adapter, require_adapter
 from .base import load_tokenizer
 from .data import inputs
 from .data.samples import AdviceText, Prompt, samples
+from .loop import on_sigterm
 from .preflight import check_config
 from .stage import Stage, finished, make_stage
 
@@ -158,7 +159,7 @@ def run(stage: Stage, train: Callable[[], None]) -> str:
     if done is None:
         lock = stage.experiment.folder / "checkpoints" / f"{stage.folder.name}.lock"
         alone = hold_lock(lock, f"training {stage.name}") if processes.is_main() else nullcontext()
-        with alone, preemption.on_sigterm():
+        with alone, on_sigterm():
             train()
     if not processes.is_main():
         return ""

@@ -21,13 +21,13 @@ from . import processes
 from .adapter import Adapter
 from .base import require_same_shape
 from .data.samples import require_length
+from .loop import require_tracker
 from .plan.estimate import require_memory
 from .plan.shape import read_config, skeleton
 from .reward_audit import require_better_than_chance
 from .shared_prompt.agreement import require_plain_logits
 from .stage import Stage
 from .stage_kinds import STAGES
-from .tracking import require_tracker
 
 REWARD = "reward"
 """Role of the reward model among the adapters of a stage."""

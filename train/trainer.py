@@ -15,11 +15,11 @@ from retroformer.errors import NotFinite
 from retroformer.files import durable
 from retroformer.run.progress import ProgressLine, line
 
-from . import preemption, processes
+from . import processes
 from .base import CPU, compute_dtype, device, trainable
 from .integrity import LOWER_THE_RATE, newest_sound, require_finite_gradients, verify, write_manifest, writing_to
+from .loop import Stopped, Tracker, stop_requested, tracker
 from .stage import Stage
-from .tracking import Tracker, tracker
 
 WARMUP_SHARE = 0.05
 """Share of the steps in which the learning rate rises to its peak."""
@@ -117,7 +117,7 @@ class Watcher(TrainerCallback):  # type: ignore[misc]
             self._track(state.global_step, logs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if preemption.stop_requested():
+        if stop_requested():
             control.should_training_stop = True
             control.should_save = processes.is_main()
 
@@ -192,7 +192,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
         with writing_to(stage.checkpoints):
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     if (taken := trainer.state.global_step) < steps:
-        raise preemption.stopped(stage.name, taken, steps, "step")
+        raise Stopped(stage.name, taken, steps, "step")
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 

@@ -17,7 +17,7 @@ from tests.train.killed import copy_of_run, require_alike, train_in
 from tests.train.test_processes import ENVIRONMENT, LAUNCHER
 from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
-from train.preemption import Stopped
+from train.loop import Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK: dict[str, Any] = {"learning_rate": 3e-3, "epochs": 6}

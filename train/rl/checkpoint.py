@@ -19,7 +19,7 @@ KEPT = 2
 PARTS = {"policy", "value_head", "optimizer", "history"}
 
 
-def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, history: list[dict[str, float]]) -> None:
+def save(folder: Path, model: SharedBase, optimizer: Any, history: list[dict[str, float]]) -> None:
     """Write the state that the next update needs; only the main process writes.
 
     Random states are not included, since every update sets its own seed.
@@ -34,13 +34,13 @@ def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, his
         "optimizer": optimizer.state_dict(),
         "history": history,
     }
-    save_state(folder, updates_done, state)
+    save_state(folder, state)
 
 
-def save_state(folder: Path, updates_done: int, state: dict[str, Any]) -> None:
-    """Write a state of tensors and plain types as the newest checkpoint. Raises OSError if the disk is full."""
+def save_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write a state of tensors and plain types as the checkpoint of its `history`. Raises OSError: the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished, path = folder / "unfinished", folder / f"update-{updates_done:06d}.pt"
+    unfinished, path = folder / "unfinished", folder / f"update-{len(state['history']):06d}.pt"
     with writing_to(folder):
         torch.save(state, unfinished)
         durable.sync(unfinished)

@@ -41,6 +41,7 @@ from .. import processes
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
 from ..data.samples import Prompt, RatedGroup, prompt_ids
+from ..loop import Facts, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
 from ..stage import Meter, Stage, publish
@@ -49,7 +50,7 @@ from .policy import SharedBase
 from .remote import responder, sampler_identity
 from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Respond, Responses, SamplingSettings, sampling_settings
-from .updates import Describe, Facts, describer, first_alarms, take, with_alarms
+from .updates import Describe, describer, first_alarms, with_alarms
 
 
 class PolicyRun(NamedTuple):
@@ -141,7 +142,7 @@ def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, update
     history, resumed_from = run.history, len(run.history)
 
     def save() -> None:
-        checkpoint.save(stage.checkpoints, len(history), run.model, run.optimizer, history)
+        checkpoint.save(stage.checkpoints, run.model, run.optimizer, history)
 
     def status() -> str:
         divergence = f"  kl {history[-1]['kl']:.2f}" if "kl" in history[-1] else ""

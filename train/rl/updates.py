@@ -1,4 +1,4 @@
-"""Updates of PPO and GRPO: the optimiser, and the outer loop with curves, checkpoints and alarms; SAC shares the loop.
+"""Updates of PPO and GRPO: the optimiser, the facts of responses, and alarms.
 
 An alarm says that a policy degenerates. It compares an update with the first one, whose responses came from the SFT
 policy, so it says that the texts have changed in kind, not whether the advice still helps: `eval` measures that.
@@ -14,21 +14,16 @@ import torch
 from torch import nn
 
 from retroformer.config.sections.train import Grpo, Ppo
-from retroformer.errors import NotFinite, RetroformerError, ServiceError
 from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share, distinct
-from retroformer.run.progress import line
 
-from .. import preemption, processes
+from .. import processes
 from ..data.samples import Prompt
 from ..integrity import LOWER_THE_RATE, require_finite, require_finite_gradients
-from ..stage import Stage
-from ..tracking import tracker
+from ..loop import Facts
 from .policy import SharedBase
 from .sampling import Block
 
 logger = logging.getLogger(__name__)
-
-Facts = dict[str, float]
 
 MAX_GRADIENT_NORM = 1.0
 WARMUP_SHARE = 0.05
@@ -80,54 +75,6 @@ def clip_gradients(module: nn.Module, parameters: Iterable[nn.Parameter], when: 
     norm = nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
     require_finite([("The norm of the gradients", norm)], f"{when}: {LOWER_THE_RATE}")
     return float(norm)
-
-
-def take(
-    stage: Stage,
-    unit: str,
-    most: int,
-    updates: Iterator[Facts],
-    history: list[Facts],
-    save: Callable[[], None],
-    status: Callable[[], str],
-) -> None:
-    """Take the `updates` that follow `history` until there are `most`, and append the facts of each to it.
-
-    `unit` is what the stage counts: an update, or an episode of SAC. `save` writes a checkpoint after the last of
-    `history`, and `status` is the text of the progress line.
-
-    Raises:
-        ServiceError: another process has ended; the checkpoints are those that a kill would have left.
-        NotFinite: the update has infinite numbers or NaN; the checkpoints are those that a kill would have left.
-        Stopped: SIGTERM has asked for it; a checkpoint is saved.
-        RetroformerError: the next update cannot be computed; a checkpoint of the previous ones is saved.
-    """
-    resumed_from = len(history)
-    progress_line = line(f"train {stage.name}", most, resumed_from, console=processes.screen())
-    with tracker(stage) as track, progress_line as progress:
-        try:
-            for facts in updates:
-                history.append(facts)
-                track(len(history), facts)
-                progress.show(len(history), status())
-                stop = len(history) < most and preemption.stop_requested()
-                if stop or len(history) % stage.experiment.train.checkpoint_steps == 0:
-                    save()
-                if stop:
-                    raise preemption.stopped(stage.name, len(history), most, unit)
-        except (preemption.Stopped, ServiceError):
-            # Another process has ended, perhaps between two passes over a batch, so this policy is half-updated.
-            raise
-        except NotFinite as error:
-            # The policy may be half-updated here, too.
-            raise NotFinite(
-                f"{unit.capitalize()} {len(history) + 1} of {stage.name} cannot be taken. {error}"
-            ) from None
-        except RetroformerError:
-            # The next update lacks a server, an environment or budget. The previous ones need not be repeated.
-            if len(history) > resumed_from:
-                save()
-            raise
 
 
 Describe = Callable[[Sequence[list[int]], Sequence[list[int]]], dict[str, float]]

@@ -24,10 +24,10 @@ from retroformer.method.records import Task
 
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
+from ..loop import Facts, take
 from ..preflight import preflight
 from ..rl.checkpoint import restore_state, save_state
 from ..rl.policy import POLICY
-from ..rl.updates import Facts, take
 from ..stage import Meter, Stage, publish
 from .models import ActorCritic
 from .play import online_play
@@ -59,7 +59,7 @@ class Learner(NamedTuple):
             "replay": self.replay.state(),
             "history": self.history,
         }
-        save_state(folder, len(self.history), state)
+        save_state(folder, state)
 
 
 def facts_of_play(experiment: Experiment, tasks: Sequence[Task]) -> list[Any]:

@@ -64,7 +64,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     ids = [prompt_ids(tokenizer, asked) for asked in prompts]
     draw = sampling_settings(experiment, tokenizer, experiment.train.ppo.batch_size)
     list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
-    checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
+    checkpoint.save(stage.checkpoints, model, optimizer, metrics["history"][:2])
     resumed, resumed_weights, said = improved()
     assert resumed["resumed_from_update"] == 2
     assert (resumed["history"], resumed["alarms"]) == (metrics["history"], metrics["alarms"])

@@ -12,10 +12,11 @@ from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
+from train.loop import Facts, take
 from train.rl import checkpoint
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer
-from train.rl.updates import Facts, alarm_facts, describer, first_alarms, repetition, take
+from train.rl.updates import alarm_facts, describer, first_alarms, repetition
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -57,7 +58,7 @@ def test_a_half_updated_policy_is_never_saved(
     history = list[Facts]()
 
     def save() -> None:
-        checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+        checkpoint.save(stage.checkpoints, model, optimizer, history)
 
     with pytest.raises(type(failure)):
         take(stage, "update", 3, updates(), history, save, str)

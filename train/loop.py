@@ -1,0 +1,151 @@
+"""The loop of PPO, GRPO and SAC, and what all training loops share: curves, and the end by SIGTERM.
+
+Curves go to tensorboard files in runs/NAME/logs, or to wandb or trackio.
+
+If SIGTERM asks for it, as schedulers do before they take a machine away, a stage ends after the step in progress. The
+checkpoint of that step is then saved whatever `train.checkpoint_steps` is, so that a preempted job repeats nothing. A
+scheduler must leave enough time for one step; if it kills earlier, the last checkpoint counts.
+"""
+
+import importlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from retroformer.errors import STOPPED_STATUS, MissingInput, NotFinite, RetroformerError, ServiceError
+from retroformer.run.progress import line
+
+from . import processes
+from .stage import Stage
+
+Facts = dict[str, float]
+"""Measurements of an update, by name."""
+
+
+class Stopped(RetroformerError):
+    """The stage was asked to end and has saved its work."""
+
+    exit_status = STOPPED_STATUS
+
+    def __init__(self, stage: str, done: int, most: int, unit: str) -> None:
+        super().__init__(
+            f"Stopped by SIGTERM after {unit} {done} of {most} of {stage}, which is saved: run the same command again "
+            "to go on."
+        )
+
+
+_asked = threading.Event()
+
+
+@contextmanager
+def on_sigterm() -> Iterator[None]:
+    """Note SIGTERM instead of dying of it, for the duration of the block; only the main thread can do so."""
+    _asked.clear()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: _asked.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stop_requested() -> bool:
+    """Return True in all processes if one of them was asked to end.
+
+    Every process must call this after the same step, since it waits for the others.
+    """
+    return processes.total(float(_asked.is_set())) > 0
+
+
+class Tracker(Protocol):
+    """Records the values of one step."""
+
+    def __call__(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
+@contextmanager
+def tracker(stage: Stage) -> Iterator[Tracker]:
+    """Open the tracker that `train.report_to` names, for one stage; processes other than the main one track nothing."""
+    name = stage.experiment.train.report_to
+    if name == "none" or not processes.is_main():
+        yield lambda step, values: None
+        return
+    if name == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any
+        with SummaryWriter(str(stage.logs)) as writer:
+
+            def log(step: int, values: Mapping[str, float]) -> None:
+                for value_name, value in values.items():
+                    writer.add_scalar(value_name, value, step)
+                # So that a killed run keeps its curve.
+                writer.flush()
+
+            yield log
+        return
+    service: Any = importlib.import_module(name)  # wandb and trackio share an interface.
+    service.init(project="retroformer", name=f"{stage.experiment.run}-{stage.name}", config=stage.experiment.as_file())
+    try:
+        yield lambda step, values: service.log(dict(values), step=step)
+    finally:
+        service.finish()
+
+
+def require_tracker(name: str) -> None:
+    """Raise MissingInput if the package of the tracker `name` is not installed."""
+    if name in ("wandb", "trackio") and find_spec(name) is None:
+        raise MissingInput(f"No package {name}: install it, or set train.report_to to tensorboard or none.")
+
+
+def take(
+    stage: Stage,
+    unit: str,
+    most: int,
+    updates: Iterator[Facts],
+    history: list[Facts],
+    save: Callable[[], None],
+    status: Callable[[], str],
+) -> None:
+    """Take the `updates` that follow `history` until there are `most`, and append the facts of each to it.
+
+    `unit` is what the stage counts: an update, or an episode of SAC. `save` writes a checkpoint after the last of
+    `history`, and `status` is the text of the progress line.
+
+    Raises:
+        ServiceError: another process has ended; the checkpoints are those that a kill would have left.
+        NotFinite: the update has infinite numbers or NaN; the checkpoints are those that a kill would have left.
+        Stopped: SIGTERM has asked for it; a checkpoint is saved.
+        RetroformerError: the next update cannot be computed; a checkpoint of the previous ones is saved.
+    """
+    resumed_from = len(history)
+    progress_line = line(f"train {stage.name}", most, resumed_from, console=processes.screen())
+    with tracker(stage) as track, progress_line as progress:
+        try:
+            for facts in updates:
+                history.append(facts)
+                track(len(history), facts)
+                progress.show(len(history), status())
+                stop = len(history) < most and stop_requested()
+                if stop or len(history) % stage.experiment.train.checkpoint_steps == 0:
+                    save()
+                if stop:
+                    raise Stopped(stage.name, len(history), most, unit)
+        except (Stopped, ServiceError):
+            # Another process has ended, perhaps between two passes over a batch, so this policy is half-updated.
+            raise
+        except NotFinite as error:
+            # The policy may be half-updated here, too.
+            raise NotFinite(
+                f"{unit.capitalize()} {len(history) + 1} of {stage.name} cannot be taken. {error}"
+            ) from None
+        except RetroformerError:
+            # The next update lacks a server, an environment or budget. The previous ones need not be repeated.
+            if len(history) > resumed_from:
+                save()
+            raise
