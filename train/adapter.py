@@ -1,12 +1,10 @@
 """Finished adapters: read once by a command, and checked for damage and for numbers that are not finite."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from retroformer.errors import DamagedFile, MissingInput, ProvenanceError, first_line
 from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
@@ -65,7 +63,9 @@ def require_finite_weights(folder: Path, what_now: str) -> None:
         NotFinite: a weight is infinite or not a number.
     """
     try:
-        require_finite(_tensors(folder / WEIGHTS), f"in {folder / WEIGHTS}: {what_now}")
+        with safe_open(folder / WEIGHTS, framework="pt") as weights:
+            tensors = ((name, weights.get_tensor(name)) for name in sorted(weights.keys()))
+            require_finite(tensors, f"in {folder / WEIGHTS}: {what_now}")
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, WEIGHTS, error) from None
 
@@ -82,9 +82,3 @@ def _require_lora(config: Any) -> None:
     for name, kind in (("r", int), ("lora_alpha", int | float), ("target_modules", list | str)):
         if not isinstance(config.get(name), kind):
             raise ValueError(f"no {name}")
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    with safe_open(path, framework="pt") as weights:
-        for name in sorted(weights.keys()):
-            yield name, weights.get_tensor(name)

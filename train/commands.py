@@ -31,9 +31,7 @@ _TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
 def train(name: str, configs: Sequence[Config]) -> str:
     """Run the stage `name` unless it is done; return a summary in the main process, "" in all others.
 
-    Args:
-        name: the stage.
-        configs: the config, or all domains of a config that has some. They train one reflector.
+    `configs` are all domains of a config that has some, which train one reflector; else the config alone.
     """
     check_config(name, configs)
     config = configs[0]

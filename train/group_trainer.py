@@ -134,14 +134,7 @@ def training_batches(
     Groups stay whole, so a batch has about `batch_size` samples. Every epoch is shuffled. Then each stretch of about
     eight batches is sorted by length, so that the groups of a batch have similar lengths and little padding, and the
     batches of the stretch are shuffled. The result depends on the arguments only, so a resumed run continues with the
-    batches that the killed run would have seen.
-
-    Args:
-        sizes: number of samples of each group.
-        lengths: number of tokens of each group.
-        batch_size: number of samples of a batch, which the batches have on average.
-        epochs: number of passes over the groups.
-        seed: seed of the order.
+    batches that the killed run would have seen. `sizes` are samples of each group, `lengths` tokens.
     """
     generator = random.Random(f"order of training {seed}")
     stream = [index for _ in range(epochs) for index in generator.sample(range(len(sizes)), len(sizes))]

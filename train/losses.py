@@ -228,13 +228,9 @@ def shares(rewards_NG: Tensor) -> Tensor:
 def token_weights(rewards_NG: Tensor, mask_BT: Tensor, average: Average, longest: int) -> Tensor:
     """Return the weight of each token's loss, (B, T); 0 at padding and where `shares` is 0.
 
-    Args:
-        rewards_NG: the rewards.
-        mask_BT: 1 at tokens of responses.
-        average: `response`: the mean over the tokens of a response, then over responses (DeepSeekMath eq. 3);
-            `constant`: the sum over its tokens divided by `longest` (Dr. GRPO); `token`: the mean over the tokens of
-            all responses (DAPO, section 3.3).
-        longest: most tokens of a response.
+    `average` is `response`: the mean over the tokens of a response, then over responses (DeepSeekMath eq. 3);
+    `constant`: the sum over its tokens divided by `longest` (Dr. GRPO); or `token`: the mean over the tokens of all
+    responses (DAPO, section 3.3).
     """
     shares_B1 = shares(rewards_NG).view(-1, 1)
     if average == "token":

@@ -101,13 +101,7 @@ def in_pairs(values_R: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]
 
 
 def weights_of_pairs(groups: Sequence[Group], batch: Sequence[Group], pair_weight: str) -> Tensor:
-    """Return the weight of each pair of `groups` in the loss of their batch, (P,); those of the batch sum to 1.
-
-    Args:
-        groups: a micro-batch.
-        batch: all groups of its batch.
-        pair_weight: `equal`, or `by_failure`, as in train.pair_weight.
-    """
+    """Return the weight of each pair of `groups` in the loss of their batch, (P,); those of the batch sum to 1."""
     if pair_weight == "equal":
         pairs = sum(len(group.pairs) for group in batch)
         return torch.tensor([1 / pairs for group in groups for _ in group.pairs])

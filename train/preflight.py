@@ -108,12 +108,8 @@ def preflight(
 ) -> None:
     """Refuse a stage by its inputs, before its base model is loaded.
 
-    Args:
-        stage: the stage.
-        samples: what the error message calls its samples.
-        lengths: number of tokens of each sample.
-        longest_row: number of tokens of the longest row in memory.
-        adapters: the adapters that it starts from or uses, by role.
+    `samples` is what the error message calls its samples, whose `lengths` are in tokens, as is the longest row in
+    memory. It starts from `adapters`, or uses them, by role.
 
     Raises:
         ConfigError: the reward model is no better than chance, a sample is too long or does not fit into the memory of

@@ -146,7 +146,10 @@ def estimate(case: PlannedStage) -> Estimate:
     adapters = FP32 * parameters * (len(kind.needs) + 4)
     tokens = case.read_at_once
     layer, activations, backward, _ = _texts(case, tokens, tokens)
-    logits = _logits(case, tokens)
+    # Log-probabilities are computed for some tokens at once: the head's weights and logits in fp32, and the hidden
+    # states of all tokens with their gradients.
+    of_head = 3 * shape.vocabulary * min(tokens, TOKEN_CHUNK) + shape.vocabulary * shape.hidden * (size < FP32)
+    logits = FP32 * (of_head + 2 * tokens * shape.hidden) if kind.language_head != "none" else 0
     # Training peaks either at the end of the forward pass, with the logits and with the last norm's input in fp32 and
     # its output; or in the last layer, where the backward pass begins.
     last_norm = tokens * shape.hidden * (FP32 + size)
@@ -188,17 +191,6 @@ def _texts(case: PlannedStage, tokens: int, length: int) -> tuple[float, float, 
     backward = tokens * (feed_forward + size * shape.hidden) + unpacked
     forward = mask + tokens * (max(feed_forward, 4 * queries) + 4 * size * shape.hidden) + unpacked
     return layer, activations, backward, forward
-
-
-def _logits(case: PlannedStage, tokens: int) -> float:
-    """Estimate log-probabilities, which are computed for some tokens at once: the head's weights and logits in fp32,
-    and the hidden states of all tokens with their gradients.
-    """
-    if case.kind.language_head == "none":
-        return 0
-    shape, at_once = case.shape, min(tokens, TOKEN_CHUNK)
-    head = shape.vocabulary * shape.hidden * (case.size < FP32)
-    return FP32 * (3 * shape.vocabulary * at_once + head + 2 * tokens * shape.hidden)
 
 
 def fit(case: PlannedStage, room: float) -> tuple[int, list[str]]:

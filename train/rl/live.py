@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from retroformer.config.parts import check_prompts, gather_all
 from retroformer.endpoint.secrets.redaction import redact_data
 from retroformer.errors import InfrastructureFailure
 from retroformer.files.text import storable
-from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
+from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling
 from retroformer.run.arm_names import LIVE
 from retroformer.run.attempts import Experience
 from retroformer.run.given_advice import conditions_of_retries, start_retry_player
@@ -39,8 +39,6 @@ from ..data.samples import Prompt
 from .sampling import Responses
 
 AUTHOR = Author(endpoint="train", model="grpo")
-Tried: TypeAlias = tuple[Failure, str]
-"""A failure, and the text of a reflection on it."""
 
 
 @contextmanager
@@ -106,15 +104,17 @@ class LiveReturns:
             BudgetExhausted: the budget of collect.tokens or collect.dollars is spent; finished rollouts are stored.
         """
         tried = [(self._failures[number], text) for number, text in zip(indices, self.texts(responses), strict=True)]
-        retries = self._try(update, tried)
-        gains = [played.gain for played in retries]
-        if all(math.isnan(gain) for gain in gains):
-            distinct = len(dict.fromkeys(played.key for played in retries))
+        # Keys are made first, so that texts are numbered in sampling order, the same in every run.
+        keys = [self._keys(failure, text, update) for failure, text in tried]
+        # Equal texts on a failure share their rollouts.
+        distinct = {own[0]: (own, *advised) for own, advised in zip(keys, tried, strict=True)}
+        gains = self._runner.run(self._play(distinct.values()))
+        if all(map(math.isnan, gains.values())):
             raise InfrastructureFailure(
-                f"None of the {distinct} reflections of update {update + 1} could be rated: run the same command again "
-                f"to resume. The last cause: {self._store.last_cause(LIVE)}"
+                f"None of the {len(gains)} reflections of update {update + 1} could be rated: run the same command "
+                f"again to resume. The last cause: {self._store.last_cause(LIVE)}"
             )
-        return torch.tensor(gains)
+        return torch.tensor([gains[own[0]] for own in keys])
 
     def texts(self, responses: Responses) -> list[str]:
         """Decode the responses as a server does, without special tokens and cut at the first stop word."""
@@ -125,24 +125,19 @@ class LiveReturns:
         # In the form in which the store keeps texts, since stored texts are looked up by content.
         return [redact_data(storable(text.strip())) for text in texts]
 
-    def _try(self, update: int, tried: Sequence[Tried]) -> list["_Retries"]:
-        """Retry with each of these reflections; equal ones on a failure share their rollouts."""
-        # Keys are made first, so that texts are numbered in sampling order, the same in every run.
-        keys = [self._keys(failure, text, update) for failure, text in tried]
-        distinct = {own[0]: (own, *advised) for own, advised in zip(keys, tried, strict=True)}
-        played = self._runner.run(self._play(distinct.values()))
-        return [played[own[0]] for own in keys]
-
-    async def _play(self, distinct: Iterable[tuple[Sequence[Key], Failure, str]]) -> dict[Key, "_Retries"]:
-        retries: dict[Key, _Retries] = {}
+    async def _play(self, distinct: Iterable[tuple[Sequence[Key], Failure, str]]) -> dict[Key, float]:
+        """Return how each text changes the return, a mean over the repeats, by its first key; `nan` if one fails."""
+        gains: dict[Key, float] = {}
 
         async def play(keys: Sequence[Key], failure: Failure, text: str) -> None:
-            memory, task = failure.advised(text, self._experiment.loop), failure.attempt.task
-            attempts = await asyncio.gather(*(self._experience.trajectory(task, memory, key) for key in keys))
-            retries[keys[0]] = _Retries(keys[0], attempts, failure.attempt.episode_return)
+            memory, before = failure.advised(text, self._experiment.loop), failure.attempt
+            attempts = await asyncio.gather(*(self._experience.trajectory(before.task, memory, key) for key in keys))
+            failed = any(attempt.outcome is Outcome.INVALID for attempt in attempts)
+            after = math.nan if failed else fmean(attempt.episode_return for attempt in attempts)
+            gains[keys[0]] = after - before.episode_return
 
         await gather_all([asyncio.create_task(play(*retry)) for retry in distinct])
-        return retries
+        return gains
 
     def _keys(self, failure: Failure, text: str, update: int) -> list[Key]:
         """Return the key of each rollout of a text on a failure; store the text first if it is new."""
@@ -167,19 +162,3 @@ class LiveReturns:
                 numbers[stored.text] = key.candidate
             self._used[task_id, trial] += 1
         return numbers[reflection.text]
-
-
-class _Retries(NamedTuple):
-    """The retries with a reflection."""
-
-    key: Key
-    """Key of the first."""
-    attempts: Sequence[Trajectory]
-    return_before: float
-
-    @property
-    def gain(self) -> float:
-        """Change of the return, a mean over the repeats; `nan` if the infrastructure failed."""
-        if any(attempt.outcome is Outcome.INVALID for attempt in self.attempts):
-            return math.nan
-        return fmean(attempt.episode_return for attempt in self.attempts) - self.return_before
