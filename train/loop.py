@@ -1,4 +1,4 @@
-"""The loop of PPO, GRPO and SAC, and what all training loops share: curves, and the end by SIGTERM.
+"""The optimiser steps and the loop of PPO, GRPO and SAC, and what all loops share: curves, and the end by SIGTERM.
 
 Curves go to tensorboard files in runs/NAME/logs, or to wandb or trackio.
 
@@ -10,19 +10,29 @@ scheduler must leave enough time for one step; if it kills earlier, the last che
 import importlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import torch
+from torch import nn
+
+from retroformer.config.sections.train import Grpo, Ppo
 from retroformer.errors import STOPPED_STATUS, MissingInput, NotFinite, RetroformerError, ServiceError
 from retroformer.run.progress import line
 
 from . import processes
+from .integrity import LOWER_THE_RATE, require_finite, require_finite_gradients
 from .stage import Stage
 
 Facts = dict[str, float]
 """Measurements of an update, by name."""
+Item = TypeVar("Item")
+
+MAX_GRADIENT_NORM = 1.0
+WARMUP_SHARE = 0.05
+"""Share of the optimiser steps in which the learning rates rise to their peak."""
 
 
 class Stopped(RetroformerError):
@@ -149,3 +159,50 @@ def take(
             if len(history) > resumed_from:
                 save()
             raise
+
+
+def adam(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.AdamW:
+    """Return Adam over groups of parameters, each with its peak learning rate, which it keeps as `peak`."""
+    entries = [{"params": list(parameters), "lr": peak, "peak": peak} for parameters, peak in groups]
+    return torch.optim.AdamW(entries, weight_decay=0.0)
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, settings: Ppo | Grpo, step: int) -> None:
+    """Set the learning rates of a step: rising in the warm-up, then constant. There is no state to resume."""
+    warmup = max(1.0, WARMUP_SHARE * settings.updates * settings.epochs)
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * min(1.0, (step + 1) / warmup)
+
+
+def accumulate(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Iterable[Item],
+    add_gradients: Callable[[Item], Facts],
+) -> Facts:
+    """Sum the gradients that `add_gradients` adds for each micro-batch, over all processes, and clip them.
+
+    Returns:
+        The sums of the facts that `add_gradients` returns; of `ratio_furthest_from_1` the maximum. `gradient_norm` is
+        the norm before clipping.
+    """
+    model.train()
+    optimizer.zero_grad()
+    parts = processes.each(micro_batches, add_gradients)
+    facts: Facts = {name: sum(part[name] for part in parts) for name in parts[0]}
+    facts["ratio_furthest_from_1"] = max(part["ratio_furthest_from_1"] for part in parts)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    processes.sum_gradients(parameters)
+    return facts | {"gradient_norm": clip_gradients(model, parameters, "in a pass over the batch")}
+
+
+def clip_gradients(module: nn.Module, parameters: Iterable[nn.Parameter], when: str) -> float:
+    """Clip the gradients of `parameters` of a module; return their norm before. `when` is part of the error message.
+
+    Raises:
+        NotFinite: a gradient, or their norm, is infinite or not a number.
+    """
+    require_finite_gradients(module.named_parameters(), when)
+    norm = nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
+    require_finite([("The norm of the gradients", norm)], f"{when}: {LOWER_THE_RATE}")
+    return float(norm)

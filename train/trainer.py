@@ -18,11 +18,9 @@ from retroformer.run.progress import ProgressLine, line
 from . import processes
 from .base import CPU, compute_dtype, device, trainable
 from .integrity import LOWER_THE_RATE, newest_sound, require_finite_gradients, verify, write_manifest, writing_to
-from .loop import Stopped, Tracker, stop_requested, tracker
+from .loop import WARMUP_SHARE, Stopped, Tracker, stop_requested, tracker
 from .stage import Stage
 
-WARMUP_SHARE = 0.05
-"""Share of the steps in which the learning rate rises to its peak."""
 COMPLETE = "complete"
 """Name of the manifest in a checkpoint's folder, written after all other files."""
 KEPT = 2

@@ -40,10 +40,11 @@ from torch import Tensor
 from retroformer.config.sections.train import Grpo
 
 from .. import processes
+from ..loop import accumulate, adam, set_learning_rates
 from ..losses import ADVANTAGES, Average, centred, differing, group_loss, k1, k3, masked_mean, token_weights
+from .alarms import Describe
 from .policy import SharedBase
 from .sampling import Block, Respond, Responses, SamplingSettings, blocks, prompt_indices, refill_indices, respond
-from .updates import Describe, accumulate, adam, set_learning_rates
 
 CLIP, CLIP_HIGH = 0.2, 0.28
 """Clipping range of the probability ratio, and with `dapo` that above 1."""

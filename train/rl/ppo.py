@@ -27,6 +27,7 @@ from retroformer.config.sections.train import Ppo
 
 from .. import processes
 from ..integrity import require_finite_scores
+from ..loop import accumulate, adam, set_learning_rates
 from ..losses import (
     clipped_policy_loss,
     clipped_value_loss,
@@ -38,10 +39,10 @@ from ..losses import (
     token_rewards,
     whitened,
 )
+from .alarms import Describe
 from .policy import SharedBase
 from .rewards import UNSCALED, ScoreScale
 from .sampling import Block, Respond, Responses, SamplingSettings, blocks, prompt_indices, respond
-from .updates import Describe, accumulate, adam, set_learning_rates
 
 CLIP = 0.2
 """Clipping range of the probability ratio, and of the value update."""

@@ -5,8 +5,8 @@
 - score: mean reward of a response. kl: divergence of a response from the SFT policy, in nats: the mean of sums over
   its tokens of k1. entropy: mean over the tokens, in nats.
 - response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
-- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.updates`.
-- alarm_collapse, alarm_length: 1 while they are on, see `train.rl.updates`; `alarms` has a sentence for each of them.
+- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.alarms`.
+- alarm_collapse, alarm_length: 1 while they are on, see `train.rl.alarms`; `alarms` has a sentence for each of them.
 - importance, truncated: of stored reflections, the mean weight of a token, and the share of tokens whose weight was cut
   at its bound; see `train.rl.rewards`.
 - server_distance, server_kl: if a server generates the responses, see `train.rl.remote`; `drawn_by` names it.
@@ -46,11 +46,11 @@ from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
+from .alarms import Describe, describer, first_alarms, with_alarms
 from .policy import SharedBase
 from .remote import responder, sampler_identity
 from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Respond, Responses, SamplingSettings, sampling_settings
-from .updates import Describe, describer, first_alarms, with_alarms
 
 
 class PolicyRun(NamedTuple):

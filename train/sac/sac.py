@@ -36,8 +36,8 @@ from torch import Tensor, nn
 
 from retroformer.config.sections.train import Sac
 
+from ..loop import clip_gradients
 from ..losses import soft_critic_loss, soft_policy_loss, soft_targets, soft_values
-from ..rl.updates import clip_gradients
 from ..shared_prompt.packed import Group
 from .models import ActorCritic, log_policy
 

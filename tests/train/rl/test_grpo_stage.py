@@ -27,7 +27,7 @@ from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import AUTHOR, collect, config_file, metrics, prompt
 from train.__main__ import main
 from train.base import add_fresh_adapter, load_base
-from train.rl.updates import first_alarms
+from train.rl.alarms import first_alarms
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK = {"learning_rate": 1e-2, "batch_size": 8, "group": 4, "epochs": 2, "updates": 12}

@@ -15,11 +15,11 @@ from train.adapter import require_adapter
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.rl import checkpoint
+from train.rl.alarms import first_alarms
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer, ppo
 from train.rl.sampling import sampling_settings
 from train.rl.stage import train_by_ppo
-from train.rl.updates import first_alarms
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -41,12 +41,12 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     experiment = experiment.model_copy(update={"seed": 4})
     stage = make_stage("ppo", experiment, [], {})
     prompts = [prompt(f"task {number}") for number in range(4)]
-    caplog.set_level(logging.WARNING, logger="train.rl.updates")
+    caplog.set_level(logging.WARNING, logger="train.rl.alarms")
 
     def improved() -> tuple[dict[str, Any], bytes, list[str]]:
         caplog.clear()
         train_by_ppo(stage, prompts, {"sft": require_adapter(sft), "reward": require_adapter(reward)})
-        said = [record.getMessage() for record in caplog.records if record.name == "train.rl.updates"]
+        said = [record.getMessage() for record in caplog.records if record.name == "train.rl.alarms"]
         weights = (stage.folder / "adapter_model.safetensors").read_bytes()
         return json.loads((stage.folder / "metrics.json").read_text()), weights, said
 

@@ -1,4 +1,4 @@
-"""Updates of PPO and GRPO: the optimiser, the facts of responses, and alarms.
+"""Alarms of PPO and GRPO, and the facts of responses that they read.
 
 An alarm says that a policy degenerates. It compares an update with the first one, whose responses came from the SFT
 policy, so it says that the texts have changed in kind, not whether the advice still helps: `eval` measures that.
@@ -10,72 +10,12 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
-from torch import nn
-
-from retroformer.config.sections.train import Grpo, Ppo
 from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share, distinct
 
-from .. import processes
 from ..data.samples import Prompt
-from ..integrity import LOWER_THE_RATE, require_finite, require_finite_gradients
 from ..loop import Facts
-from .policy import SharedBase
-from .sampling import Block
 
 logger = logging.getLogger(__name__)
-
-MAX_GRADIENT_NORM = 1.0
-WARMUP_SHARE = 0.05
-"""Share of the optimiser steps in which the learning rates rise to their peak."""
-
-
-def adam(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.AdamW:
-    """Return Adam over groups of parameters, each with its peak learning rate, which it keeps as `peak`."""
-    entries = [{"params": list(parameters), "lr": peak, "peak": peak} for parameters, peak in groups]
-    return torch.optim.AdamW(entries, weight_decay=0.0)
-
-
-def set_learning_rates(optimizer: torch.optim.Optimizer, settings: Ppo | Grpo, step: int) -> None:
-    """Set the learning rates of a step: rising in the warm-up, then constant. There is no state to resume."""
-    warmup = max(1.0, WARMUP_SHARE * settings.updates * settings.epochs)
-    for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * min(1.0, (step + 1) / warmup)
-
-
-def accumulate(
-    model: SharedBase,
-    optimizer: torch.optim.Optimizer,
-    micro_batches: Iterable[Block],
-    add_gradients: Callable[[Block], dict[str, float]],
-) -> dict[str, float]:
-    """Sum the gradients that `add_gradients` adds for each micro-batch, over all processes, and clip them.
-
-    Returns:
-        The sums of the facts that `add_gradients` returns; of `ratio_furthest_from_1` the maximum. `gradient_norm` is
-        the norm before clipping.
-    """
-    model.train()
-    optimizer.zero_grad()
-    parts = processes.each(micro_batches, add_gradients)
-    facts: dict[str, float] = {name: sum(part[name] for part in parts) for name in parts[0]}
-    facts["ratio_furthest_from_1"] = max(part["ratio_furthest_from_1"] for part in parts)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    processes.sum_gradients(parameters)
-    return facts | {"gradient_norm": clip_gradients(model, parameters, "in a pass over the batch")}
-
-
-def clip_gradients(module: nn.Module, parameters: Iterable[nn.Parameter], when: str) -> float:
-    """Clip the gradients of `parameters` of a module; return their norm before. `when` is part of the error message.
-
-    Raises:
-        NotFinite: a gradient, or their norm, is infinite or not a number.
-    """
-    require_finite_gradients(module.named_parameters(), when)
-    norm = nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
-    require_finite([("The norm of the gradients", norm)], f"{when}: {LOWER_THE_RATE}")
-    return float(norm)
-
 
 Describe = Callable[[Sequence[list[int]], Sequence[list[int]]], dict[str, float]]
 """Computes facts of an update from its prompts and the responses to them, in tokens."""

@@ -14,9 +14,9 @@ from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.loop import Facts, take
 from train.rl import checkpoint
+from train.rl.alarms import alarm_facts, describer, first_alarms, repetition
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer
-from train.rl.updates import alarm_facts, describer, first_alarms, repetition
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
