@@ -22,7 +22,7 @@ from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Task, Trajectory
-from retroformer.run.adapters import model_folder, reward_folder, served_folder
+from retroformer.run.adapters import REFLECTOR, has_adapter, model_folder, reward_folder, served_folder
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
@@ -47,6 +47,7 @@ def preflight(experiment: Experiment) -> tuple[Task, ...]:
         check_arms(repetition)
         refuse_adapters_trained_on(repetition, tasks)
         refuse_tasks_of_runs(repetition, tasks)
+        _refuse_untrained(repetition)
     return tasks
 
 
@@ -158,6 +159,17 @@ def refuse_adapter_trained_on(experiment: Experiment, name: str, folder: Path, t
             f"{len(shared)} of {len(tasks)} evaluation tasks were used to train {name!r} ({folder}), such as "
             f"{shared[0]!r}: name another split with eval.split=NAME, or serve another adapter."
         )
+
+
+def _refuse_untrained(experiment: Experiment) -> None:
+    """Refuse an arm or actor whose adapter has not been trained. Raises MissingInput."""
+    for model, folder in _served_folders(experiment):
+        plain = adapter_name(model) in ("base", REFLECTOR) and folder.name != "reward"
+        if not plain and not has_adapter(folder):
+            raise MissingInput(
+                f"The adapter {model!r} is to be evaluated, and there is none in {folder}: train it with `retroformer "
+                f"train {folder.name.partition('-')[0]} EXPERIMENT.yaml`, or leave out what uses it."
+            )
 
 
 def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:

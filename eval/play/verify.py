@@ -1,14 +1,17 @@
 """Checks before the first trial that served adapters are the trained ones; probes if they change the base's answer."""
 
+import os
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import Parts
 from retroformer.config.sections.base import adapter_name, best_of
-from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
+from retroformer.endpoint.own_server import provenance
+from retroformer.errors import EndpointFailure, ProvenanceError, first_line, usage_of
 from retroformer.method.records import Message
-from retroformer.run.adapters import REFLECTOR, model_folder, reward_folder
+from retroformer.run.adapters import REFLECTOR, has_adapter, is_trained, model_folder, reward_folder
 from retroformer.run.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.run.provenance import folder_sha256, trained_sha256
 from retroformer.run.store import Store
@@ -33,9 +36,10 @@ async def verify_models(
 ) -> list[VerifiedModel]:
     """Compare the hashes that the server reports with the folders of this run; send each model the same probe prompt.
 
+    A server elsewhere must report the adapters of the names that training gives; it may answer to others unverified.
+
     Raises:
-        ProvenanceError: the served adapter is not the trained one.
-        MissingInput: an arm uses an adapter that has not been trained.
+        ProvenanceError: the served adapter is not the trained one, or the server does not say.
         EndpointFailure: a model does not respond.
     """
     prompt = _probe_prompt(store)
@@ -51,15 +55,16 @@ async def verify_models(
         return answer.text
 
     own_server = experiment.reflector.endpoint.base_url is None
+    hashes = components.adapter_sha256 if own_server else await _hashes_elsewhere(experiment, models)
     base = await probe("base") if own_server and models else None
     verified = []
     for model in models:
-        served = _check(experiment, components, model) if own_server else None
+        served = _check(experiment, hashes, model) if model in hashes else None
         # Asked by its pinned name, the server answers with this adapter or refuses.
         answer = await probe(f"{model}@{served[:12]}" if served else model)
         # With greedy decoding, best-of-n over the base gives the base's own answer.
         trained = served is not None and not model.startswith("base+")
-        verified.append(VerifiedModel(model, served, own_server, answer, answer != base if trained else None))
+        verified.append(VerifiedModel(model, served, model in hashes, answer, answer != base if trained else None))
     return verified
 
 
@@ -70,20 +75,40 @@ def verify_actor(experiment: Experiment, components: Parts) -> None:
 
     Raises:
         ProvenanceError: a served adapter is not the one in the folder.
-        MissingInput: an arm uses an adapter that has not been trained.
     """
     endpoint = experiment.actor.endpoint
     if actor_kind(experiment).asks_model and endpoint.base_url is None:
         for model in (endpoint.model, *experiment.eval.actor_models):
-            components.connections.require_served(model)
-            _check(experiment, components, model)
+            _check(experiment, components.adapter_sha256, model)
 
 
-def _check(experiment: Experiment, components: Parts, model: str) -> str | None:
+async def _hashes_elsewhere(experiment: Experiment, models: Sequence[str]) -> Mapping[str, str | None]:
+    """Return the hashes that a server elsewhere reports for the trained models among these. Raises ProvenanceError."""
+    endpoint = experiment.reflector.endpoint
+    trained = [model for model in models if is_trained(experiment, adapter_name(model))]
+    if not trained or endpoint.base_url is None:
+        return {}
+    advice = "serve it there with `retroformer serve`, or add reflector.endpoint.base_url= to the command."
+    try:
+        reported = await provenance(endpoint.base_url.secret_url(), os.environ.get(endpoint.api_key_env))
+    except (ProvenanceError, EndpointFailure) as error:
+        raise ProvenanceError(
+            f"{endpoint.base_url} does not prove that it answers with the adapter {trained[0]!r} "
+            f"({first_line(error)}): {advice}"
+        ) from None
+    hashes = {name: model.trained_sha256 for name, model in reported.models.items()}
+    if missing := [model for model in trained if hashes.get(model) is None]:
+        raise ProvenanceError(f"{endpoint.base_url} serves no adapter {missing[0]!r}: {advice}")
+    return {model: hashes[model] for model in trained}
+
+
+def _check(experiment: Experiment, hashes: Mapping[str, str | None], model: str) -> str | None:
     """Return the hash served under a name, or None for the plain base. Raises ProvenanceError if the folders differ."""
-    served, chosen = components.adapter_sha256[model], best_of(model)
+    served, chosen = hashes[model], best_of(model)
     name = adapter_name(model)
-    if served is None or name == REFLECTOR:
+    # What was trained on another machine has no folder here.
+    elsewhere = name != "base" and not has_adapter(model_folder(experiment, name))
+    if served is None or name == REFLECTOR or elsewhere:
         return served
     folder, judge = model_folder(experiment, name), reward_folder(experiment, name) if chosen else None
     adapter = None if name == "base" else folder_sha256(folder)

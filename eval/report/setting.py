@@ -140,11 +140,15 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
 
 def _actor_sentence(experiment: Experiment, adapter_sha256: str | None) -> Words:
     kind = experiment.evaluator.kind
-    return (
-        *_actor(experiment, adapter_sha256),
+    limit: Words = (
         f" An attempt has at most {experiment.loop.actions} actions (",
         code("loop.actions"),
-        f"; the environment itself ends it after {experiment.environment.max_steps}). {_EVALUATORS[kind]} (evaluator ",
+        f"; the environment itself ends it after {experiment.environment.max_steps}).",
+    )
+    return (
+        *_actor(experiment, adapter_sha256),
+        *(() if actor_kind(experiment).plays_whole_attempts else limit),
+        f" {_EVALUATORS[kind]} (evaluator ",
         code(kind),
         f": {experiment.environment.success}), as in the papers." if kind == "oracle" else ").",
     )
@@ -154,6 +158,12 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> Spans:
     settings = experiment.actor
     kind, model = code(settings.kind), code(settings.endpoint.model)
     if not (actor := actor_kind(experiment)).asks_model:
+        if actor.plays_whole_attempts:
+            return (
+                "The actor is an agent (kind ",
+                kind,
+                ") that plays each attempt by itself and reads advice as text.",
+            )
         reading = f"): it samples nothing and reads advice as text. {actor.reading}".rstrip()
         return ("The actor is a program (kind ", kind, reading)
     served: Spans = (model, f" at {settings.endpoint.base_url}, which cannot prove what it serves")

@@ -10,8 +10,11 @@ a list is the messages.
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -25,6 +28,14 @@ from retroformer.method.records import ChatMessage, Ending, Outcome, Step, Task,
 
 _ROUNDING = 1e-9
 """A mean of ones may be a little above 1."""
+
+_TEXT_FIELDS = ("input", "prompt", "question", "task")
+"""Fields of a task that hold its text, the first that is there."""
+_ANSWER_FIELD = re.compile(
+    "((correct|expected|gold|golden|reference)?answers?|correct|expected(outputs?)?|gold|golden|groundtruth|labels?|"
+    "reference|rubric|solutions?|targets?|tests|testcases)"
+)
+"""Fields, in lower case and letters only, by which a score knows what is right: no reflector sees them."""
 
 Score = Callable[[Any, str], Any]
 """Function from a task and the agent's answer to a score from 0 to 1."""
@@ -98,15 +109,43 @@ def as_trajectory(task: Task, opening: str, result: AttemptResult) -> Trajectory
 
 
 def text_of(task: Any) -> str:
-    """Return the text of a task as the reflector reads it."""
-    if isinstance(task, str):
-        return task
-    # The task is of the user's own type: anything may go wrong, and the agent must be called all the same.
+    """Return the text of a task as the reflector reads it: its `input`, or else what is no id, split or answer."""
+    # The task may be of the user's own type: anything may go wrong, and the agent must be called all the same.
     with suppress(Exception):
-        return json.dumps(task, ensure_ascii=False, default=str)
+        fields = fields_of(task)
+        if fields is None:
+            return task if isinstance(task, str) else json.dumps(_shown(task), ensure_ascii=False, default=str)
+        for name in _TEXT_FIELDS:
+            if name in fields:
+                return text_of(fields[name])
+        shown = {name: value for name, value in _shown(fields).items() if name not in ("id", "split")}
+        return json.dumps(shown or fields.get("id"), ensure_ascii=False, default=str)
     with suppress(Exception):
         return repr(task)
     return f"<{type(task).__name__}>"
+
+
+def fields_of(task: Any) -> Mapping[Any, Any] | None:
+    """Return the fields of a task that has some: a mapping, dataclass, named tuple or pydantic model."""
+    if isinstance(task, Mapping):
+        return task
+    if is_dataclass(task) and not isinstance(task, type):
+        return {field.name: getattr(task, field.name) for field in dataclass_fields(task)}
+    method = getattr(task, "model_dump", None) or getattr(task, "_asdict", None)
+    return method() if callable(method) and not isinstance(task, type) else None
+
+
+def _shown(value: Any) -> Any:
+    """Return a value without fields that hold an expected answer."""
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    if (fields := fields_of(value)) is None:
+        return value
+    return {name: _shown(item) for name, item in fields.items() if not _ANSWER_FIELD.fullmatch(_plain(name))}
+
+
+def _plain(name: Any) -> str:
+    return re.sub(r"[^a-z]", "", str(name).lower())
 
 
 def _known_usage(usage: Any) -> Any:

@@ -80,6 +80,8 @@ class CaseTask(Record):
     input: Annotated[JsonValue, AfterValidator(_is_json)]
     """Text of the task, or any JSON."""
     split: str = "train"
+    sha256: Annotated[str, OMIT_EMPTY] = ""
+    """Hash of the task, in an exact export of tasks from a user's own file."""
 
 
 class CaseAttempt(Record):

@@ -168,13 +168,14 @@ def _plain_case(link: Link) -> Case:
 
 def _case(link: Link, form: Callable[[Trajectory], CaseAttempt], origin: Origin | None) -> Case:
     (before, first), advice, after = link
+    sha256 = first.task.sha256 if origin is not None else ""
     numbers, retry = after if after is not None else (before, None)
     advised = None
     if advice is not None:
         stored = advice if origin is not None else None
         advised = CaseAdvice(text=advice.text, model=advice.author.model, is_cut=advice.is_cut, reflection=stored)
     case = Case(
-        task=CaseTask(id=first.task.id, input=first.opening, split=first.task.split),
+        task=CaseTask(id=first.task.id, input=first.opening, split=first.task.split, sha256=sha256),
         trial=before.trial,
         candidate=numbers.candidate % (MOST_NUMBER + 1),
         repeat=numbers.repeat % (MOST_NUMBER + 1),

@@ -167,7 +167,9 @@ class _Facts:
     def of(self, case: Case) -> Iterator[NewTrajectory | NewReflection]:
         """Yield the facts of a case. An attempt in another arm than its retry is a fact of another case."""
         origin, opening = case.origin, storable(text_of(case.task.input))
-        task = Task(id=case.task.id, environment=self._environment, split=storable(case.task.split))
+        task = Task(
+            id=case.task.id, environment=self._environment, split=storable(case.task.split), sha256=case.task.sha256
+        )
         if origin is not None:
             task = task.model_copy(update={"story": origin.story_of(task.id)})
         attempt = _trajectory(case.attempt, task, opening)

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from retroformer.agents.attempt_result import AttemptResult, as_trajectory, text_of
+from retroformer.agents.attempt_result import AttemptResult, as_trajectory, fields_of, text_of
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.own_server import provenance
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, usage_of
 from retroformer.files.text import storable
 from retroformer.method.ancestors import ancestors
-from retroformer.method.records import Key, Lesson, Memory, Reflection, Task, Trajectory
+from retroformer.method.records import LONGEST_NAME, Key, Lesson, Memory, Reflection, Task, Trajectory
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
@@ -143,11 +143,12 @@ class ChainRecorder:
 
 
 def _name(task: Any) -> str:
-    """Return the task's own `id`, or a hash of its text."""
-    own = task.get("id") if isinstance(task, dict) else None
-    if own is not None:
-        with suppress(Exception):  # It is of the user's own type.
-            return storable(str(own))
+    """Return the task's own `id`, if it is not too long, or a hash."""
+    with suppress(Exception):  # It is of the user's own type.
+        own = (fields_of(task) or {}).get("id")
+        if own is not None:
+            name = storable(str(own))
+            return name if len(name.encode()) <= LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()[:16]
     return hashlib.sha256(text_of(task).encode(errors="replace")).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from retroformer.environments.registry import extras, taskset
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.prompts import Render, adaptation_prompt, load_pack, reflection_prompt
 from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
-from retroformer.method.records import Task
+from retroformer.method.records import LONGEST_NAME, Task
 from retroformer.run.provenance import Provenance
 
 
@@ -191,7 +191,8 @@ def make_evaluator(experiment: Experiment, connections: Connections) -> Evaluato
 def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str] = ()) -> tuple[Task, ...]:
     """Return the first `count` tasks of these splits (else of environment.split), in the official order.
 
-    Raises MissingInput if a split has no tasks, and ConfigError if two share one, whose attempts would be mixed.
+    Raises MissingInput if a split has no tasks, and ConfigError if two share one, whose attempts would be mixed, or if
+    an id is too long.
     """
     tasks = list[Task]()
     for split in splits or (experiment.environment.split,):
@@ -204,6 +205,8 @@ def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str
                 f"{len(shared)} tasks of split {split!r} are in another of the splits {', '.join(splits)}, too, such "
                 f"as {min(shared)!r}: name splits that share none."
             )
+        if long := [task.id for task in split_tasks if len(task.id.encode()) > LONGEST_NAME]:
+            raise ConfigError(f"The id of the task {long[0][:40]!r}... has more than {LONGEST_NAME} bytes: shorten it.")
         tasks += split_tasks
     return tuple(tasks[:count])
 

@@ -38,6 +38,8 @@ class ActorKind:
     """False for an actor that is a program."""
     reading: str = ""
     """Sentence for the report: how an actor that is a program reads advice."""
+    plays_whole_attempts: bool = False
+    """True for an agent of the user's own, whose one action is an attempt."""
     reads_pack: bool = True
     """True if its prompts come from the prompt pack."""
     reads_last_attempt: bool = True

@@ -3,6 +3,7 @@
 A task in a file has an `id`, perhaps a `split`, and whatever the agent needs.
 """
 
+import hashlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
@@ -18,8 +19,6 @@ from retroformer.method.records import Task
 
 _LINE_BYTES, _FILE_BYTES = 16 * MIB, 4096 * MIB
 _TASK_FORM = 'a task is an object such as {"id": "sum-1", "input": "What is 2 + 3?"}'
-_TEXT_FIELDS = ("input", "prompt", "question", "task")
-"""Fields of a task that hold its text, the first that is there."""
 Row = TypeVar("Row")
 
 
@@ -50,10 +49,29 @@ class RowTaskset(Generic[Row]):
         return self._build(self.rows)
 
 
+class FileTaskset(RowTaskset[dict[str, Any]]):
+    """Tasks of a user's own file. A fact depends on its task alone: other lines of the file may change."""
+
+    def tasks(self) -> tuple[Task, ...]:
+        tasks = super().tasks()
+        return tuple(task.model_copy(update={"sha256": _sha256_of_row(self.rows[task.id])}) for task in tasks)
+
+    def fingerprint(self) -> str:
+        """Return an empty text: each task has a hash."""
+        return ""
+
+
+def _sha256_of_row(row: Any) -> str:
+    content = {name: value for name, value in row.items() if name != "split"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def row_of(rows: Mapping[str, Row], task: Task) -> Row:
-    """Return the row of a task. Raises UnknownTask."""
+    """Return the row of a task. Raises UnknownTask, and EnvironmentFailure if it is another one than the task's."""
     if task.id not in rows:
         raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
+    if task.sha256 and task.sha256 != _sha256_of_row(rows[task.id]):
+        raise EnvironmentFailure(f"The task {task.id!r} has changed since it was played: give it another id.")
     return rows[task.id]
 
 
@@ -96,11 +114,3 @@ def _task(value: Any) -> dict[str, Any]:
     if not isinstance(value.get("split", ""), str):
         raise ValueError("split is not a text")
     return value
-
-
-def opening_of(task: dict[str, Any]) -> str:
-    """Return the text of a task, which the reflector reads: its `input`, or else all of it but id and split."""
-    for name in _TEXT_FIELDS:
-        if name in task:
-            return task[name] if isinstance(task[name], str) else json.dumps(task[name], ensure_ascii=False)
-    return json.dumps({name: value for name, value in task.items() if name not in ("id", "split")}, ensure_ascii=False)

@@ -27,8 +27,6 @@ _HIGHEST_NUMBER = 2**31 - 1
 """Largest number of a candidate or repeat that a database column holds."""
 LONGEST_NAME = 500
 """Largest number of bytes of a name: a database's index holds only short keys."""
-_STORY_BYTES = 13
-"""Bytes that the mark of a story adds to the id of its task in a key."""
 
 
 def _check_name(most: int, name: str) -> str:
@@ -58,6 +56,9 @@ class Task(Record):
     split: str
     story: Annotated[str, OMIT_EMPTY] = ""
     """Mark of one of the times that an agent does the task where it runs; empty if the task is done once."""
+
+    sha256: Annotated[str, OMIT_EMPTY] = ""
+    """Hash of the task's content, if it stands in a file with others; empty if its environment hashes all its data."""
 
     @property
     def key(self) -> str:
@@ -328,7 +329,7 @@ class Key(Record):
     """Natural key of a fact within an experiment."""
 
     arm: Name
-    task_id: Annotated[str, AfterValidator(partial(_check_name, LONGEST_NAME + _STORY_BYTES))]
+    task_id: Annotated[str, AfterValidator(partial(_check_name, LONGEST_NAME + len("@0123456789ab")))]
     """`Task.key` of the task."""
     trial: Annotated[int, Field(ge=0, le=LAST_TRIAL)] = 0
     candidate: KeyNumber = 0

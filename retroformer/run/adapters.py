@@ -30,6 +30,11 @@ def has_adapter(folder: Path) -> bool:
     return (folder / ADAPTER_WEIGHTS).is_file()
 
 
+def is_trained(experiment: Experiment, model: str) -> bool:
+    """Return True if this is the name of an adapter: a stage's, or one of serve.adapters."""
+    return bool(FOLDER_NAME.fullmatch(model)) or model in experiment.serve.adapters
+
+
 def finished_advisers(experiment: Experiment) -> list[str]:
     """Return the finished stages that write advice, in order of training: warm, sft, ppo, sft-2, ppo-2 and so on.
 

@@ -6,7 +6,7 @@ So a stage that is killed and restarted repeats at most what was in flight, and 
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +15,7 @@ from retroformer.config.sections.base import CHAIN, Loop, RetryPlan, Spending
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import (
     BudgetExhausted,
+    ConfigError,
     EndpointBusy,
     EndpointRefusal,
     EnvironmentFailure,
@@ -103,8 +104,12 @@ class Experience:
         """Ids of tasks that are left for the next run because the infrastructure failed."""
 
     def incomplete(self, tasks: Sequence[Task]) -> tuple[list[Task], list[AttemptRow]]:
-        """Return the tasks that lack a fact, and the attempts at the others. Run it in the ledger's thread."""
+        """Return the tasks that lack a fact, and the attempts at the others. Run it in the ledger's thread.
+
+        Raises ConfigError if a task has changed since it was played.
+        """
         store, ids = self._ledger.store, [task.id for task in tasks]
+        self._refuse_changed({task.id: task.sha256 for task in tasks if task.sha256})
         attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
         advised: defaultdict[str, list[AdviceRow]] = defaultdict(list)
         for arm in dict.fromkeys((self.first_trial_arm, self.arm)):
@@ -126,6 +131,15 @@ class Experience:
             else:
                 missing.append(task)
         return missing, done
+
+    def _refuse_changed(self, hashes: Mapping[str, str]) -> None:
+        for arm in dict.fromkeys((self.first_trial_arm, self.arm)):
+            for task_id, attempt in self._ledger.store.attempts_of(arm, list(hashes)):
+                if attempt.task.sha256 not in ("", hashes[task_id]):
+                    raise ConfigError(
+                        f"The task {task_id!r} has changed since it was played in this run: give it another id, set it "
+                        "back, or name another run with run=NAME."
+                    )
 
     def facts_of(self, task_ids: Sequence[str]) -> dict[str, StoredFacts]:
         """Return all stored facts on these tasks, by task id. Run it in the ledger's thread."""

@@ -13,7 +13,7 @@ NOWHERE = "http://127.0.0.1:1/v1"
 Arms = dict[str, dict[str, Any]]
 POOLED: Arms = {
     "nothing": {"kind": "none"},
-    "trained": {"kind": "model", "model": ["ppo-1", "ppo-2", "ppo-3"]},
+    "trained": {"kind": "model", "model": ["tuned-1", "tuned-2", "tuned-3"]},
     "placebo": {"kind": "placebo", "of": "trained"},
 }
 

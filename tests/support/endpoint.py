@@ -104,6 +104,8 @@ class Endpoint:
         """Number of requests answered in any way."""
         self.mood: Callable[[Body, int], Behaviour] | None = None
         """Function from a request and the number of equal ones before it to the behaviour, in place of `behaviour`."""
+        self.provenance: str | None = None
+        """JSON that a server of this project answers to GET /provenance; None: this is none."""
         self.before_answer: Callable[[int], None] = lambda number: None
         self._reply, self._closing = reply, threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -189,6 +191,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.endpoint.send(answer, self.wfile.write)
         self.server.endpoint.answered += 1
         self.close_connection = answer is None or b"connection: close" in answer
+
+    def do_GET(self) -> None:
+        provenance = self.server.endpoint.provenance if self.path == "/provenance" else None
+        self.wfile.write(_http("200 OK" if provenance else "404 Not Found", (provenance or "{}").encode()))
 
     def log_message(self, *_: object) -> None:
         pass

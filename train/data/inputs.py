@@ -71,8 +71,7 @@ def positive_reflections(experiment: Experiment) -> list[AdviceText]:
             of_mixed = ", of failures on which some advice helped and some did not" if mixed else ""
             raise MissingInput(
                 f"No positively rated reflections{of_mixed} in {_url(sources)} ({signs.total()} are rated, "
-                f"{_by_sign(signs)}): collect more tasks or candidates, or warm the reflector up first (`retroformer "
-                "collect warm`, `retroformer train warm`)."
+                f"{_by_sign(signs)}): {_how_to_get_more(sources)}."
             )
         return positive
 
@@ -90,7 +89,7 @@ def hindsight(experiment: Experiment) -> list[AdviceText]:
         if not advice:
             _refuse_unrated(sources, list(_rated(sources)))
             raise MissingInput(
-                f"No attempt in {_url(sources)} has proved any advice right: collect more tasks or candidates, or set "
+                f"No attempt in {_url(sources)} has proved any advice right: {_how_to_get_more(sources)}, or set "
                 "train.sft.texts=rated."
             )
         return advice
@@ -121,7 +120,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
             _refuse_unrated(sources, signs)
             raise MissingInput(
                 f"No preference pairs in {_url(sources)} ({signs.total()} reflections are rated, {_by_sign(signs)}; "
-                "ties make no pairs): collect more tasks, or more candidates for each failure."
+                f"ties make no pairs): {_how_to_get_more(sources)}."
             )
         return pairs
 
@@ -147,8 +146,8 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
         if not found:
             _refuse_unrated(sources, reflections)
             raise MissingInput(
-                f"No failure of the run {experiment.name!r} has reflections with different ratings: collect more "
-                "tasks, or more candidates for each failure."
+                f"No failure of the run {experiment.name!r} has reflections with different ratings: "
+                f"{_how_to_get_more(sources)}."
             )
         return found
 
@@ -266,6 +265,16 @@ def _refuse_unrated(sources: Sequence[_Source], rated: Sized) -> None:
     """Raise MissingInput if no reflection is rated."""
     if not rated:
         raise MissingInput(f"No rated reflections in {_url(sources)}: run `retroformer collect EXPERIMENT.yaml` first.")
+
+
+def _how_to_get_more(sources: Sequence[_Source]) -> str:
+    """Return what this run can do for more advice that helps, and what another run can do: the end of a sentence."""
+    has_lessons = any(extras(source.experiment.environment).lessons for source in sources)
+    warm = ", or warm the reflector up first (`retroformer collect warm`, `retroformer train warm`)"
+    return (
+        "collect more tasks (collect.tasks), or use another run=NAME with more collect.candidates or a stronger "
+        f"model in reflector.endpoint{warm if has_lessons else ''}"
+    )
 
 
 def _by_sign(signs: Counter[str]) -> str:

@@ -8,15 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from retroformer.agents.attempt_result import Score, read_result
+from retroformer.agents.attempt_result import Score, read_result, text_of
 from retroformer.config.imports import function_of, module_files
 from retroformer.config.sections.base import Positive
 from retroformer.config.sections.base import Section as ConfigSection
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
+from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program, failure_of
 from retroformer.environments.extras import ActorKind, Extras
 from retroformer.environments.section import EnvironmentSection
-from retroformer.environments.tasksets import RowTaskset, not_reset, opening_of, read_tasks, row_of
+from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.method.protocols import Move, Scene
 from retroformer.method.records import Task, Transition
@@ -83,7 +83,7 @@ class AgentEnvironment:
     def reset(self, task: Task) -> Transition:
         """Show the text of the task. Raises UnknownTask."""
         self._task = row_of(self._tasks, task)
-        return Transition(observation=opening_of(self._task))
+        return Transition(observation=text_of(self._task))
 
     def step(self, action: str) -> Transition:
         """Let the agent attempt the task with this advice; empty for none. Raises EnvironmentFailure."""
@@ -95,7 +95,7 @@ class AgentEnvironment:
         except ValueError as error:
             raise EnvironmentFailure(f"The agent's attempt cannot be read: {error}.") from error
         except (Exception, SystemExit) as error:  # The function that rates is the user's own.
-            raise EnvironmentFailure(f"The score raised {type(error).__name__}: {error}.") from error
+            raise failure_of("The score", error) from error
         return Transition(
             observation=result.output,
             reward=result.score,
@@ -119,12 +119,12 @@ __all__ = ["Section", "extras", "taskset"]
 Section = AgentSection
 
 
-def taskset(section: AgentSection, seed: int = 0) -> RowTaskset[dict[str, Any]]:
+def taskset(section: AgentSection, seed: int = 0) -> FileTaskset:
     def build(tasks: Mapping[str, dict[str, Any]]) -> AgentEnvironment:
         score = None if section.score is None else function_of(section.score)
         return AgentEnvironment(tasks, _caller(section), score)
 
-    return RowTaskset(section.name, section.split, partial(read_tasks, section.data, section.split), build)
+    return FileTaskset(section.name, section.split, partial(read_tasks, section.data, section.split), build)
 
 
 def _caller(section: AgentSection) -> Caller:
@@ -134,7 +134,7 @@ def _caller(section: AgentSection) -> Caller:
         return Program(source.command, section.timeout_seconds)
     if source.url is not None:
         return HttpAgent(source.url.secret_url(), section.timeout_seconds)
-    return Function(function_of(source.python or ""))
+    return Function(function_of(source.python or ""), section.timeout_seconds)
 
 
 def _require_agent(section: AgentSection) -> None:
@@ -159,7 +159,13 @@ def _versions(section: AgentSection) -> dict[str, str]:
 
 extras = Extras(
     actors={
-        "agent": ActorKind(lambda parts: AdviceActor(), asks_model=False, reads_pack=False, reads_last_attempt=False)
+        "agent": ActorKind(
+            lambda parts: AdviceActor(),
+            asks_model=False,
+            plays_whole_attempts=True,
+            reads_pack=False,
+            reads_last_attempt=False,
+        )
     },
     plays_text=False,
     require_machine=_require_agent,

@@ -14,15 +14,19 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
+import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded import MIB, size
 from retroformer.files.program_guard import ErrorOutput, guard_command
 
+_TRACEBACK_CHARACTERS = 2000
+"""Characters at the end of a traceback of the user's own code that are kept."""
 _SHOWN = 300
 """Number of characters of an agent's output that an error message shows."""
 _KILLING_SECONDS = 10.0
@@ -43,24 +47,63 @@ Caller = Callable[[dict[str, Any], str], Any]
 
 
 class Function:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], timeout_seconds: float) -> None:
+        self._function, self._timeout = function, timeout_seconds
         self._loop = asyncio.Runner()
         """One event loop for all attempts: a client that the agent keeps is bound to it."""
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         try:
             # A copy: an attempt may change its task.
-            result = self._function(copy.deepcopy(task), advice=advice)
-            return self._loop.run(_await(result)) if inspect.isawaitable(result) else result
+            with _alarm(self._timeout):
+                result = self._function(copy.deepcopy(task), advice=advice)
+            return self._loop.run(_await(result, self._timeout)) if inspect.isawaitable(result) else result
         except EnvironmentFailure:
             raise
+        except _OutOfTimeError:
+            raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
         except BaseException as error:  # Foreign code: whatever it raises, SystemExit too, belongs to this attempt.
-            raise EnvironmentFailure(f"The agent raised {type(error).__name__}: {shortened(str(error))}.") from error
+            raise failure_of("The agent", error) from error
 
 
-async def _await(result: Any) -> Any:
-    return await result
+class _OutOfTimeError(BaseException):
+    """End of an attempt that takes too long. It is no Exception, which an agent that tries again would catch."""
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Raise _OutOfTimeError in this block after that time; code that never returns to Python runs on."""
+
+    def ring(*_: object) -> None:
+        raise _OutOfTimeError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Other threads get no signals.
+        return
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+async def _await(result: Awaitable[Any], seconds: float) -> Any:
+    async with asyncio.timeout(seconds) as limit:
+        try:
+            return await result
+        except asyncio.CancelledError:
+            if limit.expired():
+                raise _OutOfTimeError from None
+            raise
+
+
+def failure_of(what: str, error: BaseException) -> EnvironmentFailure:
+    """Return the failure of an attempt in which the user's own code raised an error, with its traceback."""
+    first = error.__traceback__ and error.__traceback__.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, first))[-_TRACEBACK_CHARACTERS:]
+    return EnvironmentFailure(f"{what} raised {type(error).__name__}: {shortened(str(error))}.\n{lines.strip()}")
 
 
 class HttpAgent:

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retroformer.agents.attempt_result import parse_score
+from retroformer.agents.attempt_result import parse_score, text_of
 from retroformer.config.imports import function_of, module_files
 from retroformer.environments.extras import Extras
-from retroformer.environments.tasksets import RowTaskset, not_reset, opening_of, read_tasks, require_package, row_of
+from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, require_package, row_of
 from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
@@ -46,7 +46,7 @@ class McpEnvironment:
         self._close()
         self._task, self._steps = row, 0
         self._connection = McpConnection(self._section.source, self._section.timeout_seconds)
-        return Transition(observation=opening_of(self._task), tools=self._changed_tools(self._connection))
+        return Transition(observation=text_of(self._task), tools=self._changed_tools(self._connection))
 
     def step(self, action: str) -> Transition:
         """Call the tool that the action names; any other text is the answer, which ends the attempt with its score.
@@ -120,10 +120,10 @@ def _number(result: "CallToolResult") -> Any:
     return json.loads(_text_of(result))
 
 
-def taskset(section: Section, seed: int = 0) -> RowTaskset[dict[str, Any]]:
+def taskset(section: Section, seed: int = 0) -> FileTaskset:
     """Return the tasks that a section describes."""
     read = partial(read_tasks, section.data, section.split)
-    return RowTaskset(section.name, section.split, read, partial(McpEnvironment, section))
+    return FileTaskset(section.name, section.split, read, partial(McpEnvironment, section))
 
 
 def _require_server(section: Section) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from retroformer.environments.tasksets import RowTaskset, not_reset, read_tasks, row_of
+from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
 from retroformer.integrations.openenv.section import OpenEnv
@@ -100,9 +100,9 @@ class OpenEnvEnvironment:
             self._session = None
 
 
-def taskset(section: OpenEnv, seed: int = 0) -> RowTaskset[dict[str, Any]]:
+def taskset(section: OpenEnv, seed: int = 0) -> FileTaskset:
     """Return the tasks that a section describes; the seed of the experiment does not change them."""
-    return RowTaskset(section.name, section.split, partial(_resets, section), partial(OpenEnvEnvironment, section))
+    return FileTaskset(section.name, section.split, partial(_resets, section), partial(OpenEnvEnvironment, section))
 
 
 def _resets(section: OpenEnv) -> dict[str, dict[str, Any]]:

@@ -145,8 +145,8 @@ class FactReader:
     # Counts.
 
     def experiments(self) -> list[str]:
-        """Return the names of all experiments in the database."""
-        return list(self._scalars(sa.select(ARMS.c.experiment).distinct().order_by(ARMS.c.experiment)))
+        """Return the names of all experiments in the database, also of those whose attempts were all invalid."""
+        return sorted(self._scalars(sa.union(sa.select(ARMS.c.experiment), sa.select(INVALIDS.c.experiment))))
 
     def arms(self) -> list[str]:
         """Return the names of the arms that have facts."""
@@ -183,12 +183,15 @@ class FactReader:
         """Return the tasks that have a valid attempt or a reflection: the ids by the keys, which name their stories."""
         tasks = {key: key for key in self.played_tasks(arm) | self.reflected_tasks(arm)}
         stories = [key for key in tasks if _MAYBE_STORY.search(key)]
+        return tasks | {key: attempt.task.id for key, attempt in self.attempts_of(arm, stories)}
+
+    def attempts_of(self, arm: str, keys: Sequence[str]) -> Iterator[tuple[str, Trajectory]]:
+        """Yield an attempt at each of these tasks, by their keys, that has one."""
         chosen = sa.select(TRAJECTORIES.c.task_id, sa.func.max(TRAJECTORIES.c.record).label("record"))
         query = chosen.where(self._of_arm(TRAJECTORIES, arm)).group_by(TRAJECTORIES.c.task_id)
-        for chunk in chunks(stories, _IDS_AT_ONCE):
+        for chunk in chunks(keys, _IDS_AT_ONCE):
             for row in self._all(query.where(TRAJECTORIES.c.task_id.in_(chunk))):
-                tasks[row.task_id] = self._parser.record(Trajectory, row.record).task.id
-        return tasks
+                yield row.task_id, self._parser.record(Trajectory, row.record)
 
     def invalid_causes(self, arm: str) -> list[str]:
         """Return the causes of an arm's invalid attempts, oldest first."""
@@ -205,14 +208,14 @@ class FactReader:
         return causes
 
     def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:
-        """Return the most frequent causes of invalid attempts in these arms, with their counts."""
+        """Return the first lines of the most frequent causes of invalid attempts in these arms, with their counts."""
         count = sa.func.count().label("times")
         chosen = sa.select(INVALIDS.c.cause, count).where(
             INVALIDS.c.experiment == self.experiment, INVALIDS.c.arm.in_(arms)
         )
         first = sa.func.min(INVALIDS.c.id)
         query = chosen.group_by(INVALIDS.c.cause).order_by(count.desc(), first).limit(most)
-        return [(row.cause, row.times) for row in self._all(query)]
+        return [(row.cause.partition("\n")[0], row.times) for row in self._all(query)]
 
     def last_cause(self, arm: str) -> str:
         """Return the cause of an arm's latest invalid attempt, or "" if there is none."""

@@ -87,7 +87,7 @@ def test_a_plan_fixes_the_tasks(tmp_path: Path) -> None:
     assert plan_of(experiment, tasks) != plan_of(experiment, [tasks[1], tasks[0], tasks[2]])
 
 
-SEEDS = ("ppo-1", "ppo-2", "ppo-3")
+SEEDS = ("tuned-1", "tuned-2", "tuned-3")
 
 
 def test_training_seeds_are_played_separately_and_reported_as_one_arm(tmp_path: Path) -> None:
@@ -108,25 +108,25 @@ def test_training_seeds_are_played_separately_and_reported_as_one_arm(tmp_path: 
     dealt = {text.partition(" ")[0] for text in texts(config, "placebo").values()}
     assert len(dealt) > 1
     assert dealt <= set(SEEDS)
-    assert "written by the models `ppo-1`, `ppo-2`, `ppo-3`; mean over these training seeds" in report
+    assert "written by the models `tuned-1`, `tuned-2`, `tuned-3`; mean over these training seeds" in report
 
 
 @pytest.mark.slow
 def test_a_single_model_keeps_the_name_of_its_arm_and_a_list_of_one_can_be_extended(tmp_path: Path) -> None:
     with Endpoint() as server:
-        arms: Arms = {"frozen": {"kind": "model", "model": "big"}, "trained": {"kind": "model", "model": ["ppo-1"]}}
+        arms: Arms = {"frozen": {"kind": "model", "model": "big"}, "trained": {"kind": "model", "model": ["tuned-1"]}}
         config = config_with(tmp_path, server.url, arms)
         compare(config)
-        played = facts(config, "eval/trained/ppo-1")
+        played = facts(config, "eval/trained/tuned-1")
         assert facts(config, "eval/frozen").reflections
         assert played.reflections
         server.requests.clear()
-        compare(config_with(tmp_path, server.url, arms, "eval.arms.trained.model=[ppo-1, ppo-2]"))
+        compare(config_with(tmp_path, server.url, arms, "eval.arms.trained.model=[tuned-1, tuned-2]"))
         probes = [request["model"] for request in server.requests if request["max_tokens"] == 24]
         requests_before = [request["model"] for request in server.requests if request["max_tokens"] != 24]
-    assert probes == ["big", "ppo-1", "ppo-2"]
-    assert set(requests_before) == {"ppo-2"}
-    assert facts(config, "eval/trained/ppo-1") == played
+    assert probes == ["big", "tuned-1", "tuned-2"]
+    assert set(requests_before) == {"tuned-2"}
+    assert facts(config, "eval/trained/tuned-1") == played
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_a_placebo_does_not_draw_from_another_number_of_seeds(tmp_path: Path) ->
     with Endpoint() as server:
         compare(config_with(tmp_path, server.url, POOLED))
         with pytest.raises(ConfigError, match="already holds 'eval/placebo' facts made with sources="):
-            compare(config_with(tmp_path, server.url, POOLED, "eval.arms.trained.model=[ppo-1, ppo-2]"))
+            compare(config_with(tmp_path, server.url, POOLED, "eval.arms.trained.model=[tuned-1, tuned-2]"))
 
 
 def test_the_prompt_of_an_arm_can_show_the_last_attempt_alone(tmp_path: Path) -> None:

@@ -15,15 +15,16 @@ from eval.play.preflight import check_arms, refuse_adapters_trained_on, refuse_t
 from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.environments.registry import taskset
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.promotions import History, roll_back
-from retroformer.run.provenance import ADAPTER_FILES
+from retroformer.run.provenance import ADAPTER_FILES, Provenance, ServedModel, folder_sha256
 from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, POOLED, compare, config_with
 from tests.support.characters import attempt_at
+from tests.support.endpoint import Endpoint
 from tests.support.facts import add_trajectory
-from tests.support.runs import HOUSEHOLD, open_config, write_config
+from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
 IDS = [f"game-{number:02d}" for number in range(200)]
 HELD_OUT, TRAINED_ON = IDS[:20], IDS[20:]
@@ -247,3 +248,44 @@ def test_best_of_n_at_temperature_0_is_refused(config: Path) -> None:
     best = "eval.arms.trained.model=sft-1+best3"
     with pytest.raises(ConfigError, match=r"eval\.arms\.trained\.model: .*set it above 0"):
         check_arms(load(config, [best, "reflector.temperature=0"]))
+
+
+def test_an_arm_that_was_not_trained_is_one_sentence_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arms = {"trained": {"kind": "model", "model": "sft"}, "chosen": {"kind": "model", "model": "base+best8"}}
+    for name, stage in (("trained", "sft"), ("chosen", "reward")):
+        config = config_with(tmp_path, NOWHERE, {name: arms[name]}, "reflector.endpoint.base_url=")
+        sentence = f"there is none in runs/toy/{stage}: train it with `retroformer train {stage} EXPERIMENT.yaml`"
+        with pytest.raises(MissingInput, match=sentence):
+            compare(config)
+
+
+def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = ServedModel(base_sha256="b" * 64, adapter_sha256="a" * 64, chat_template_sha256="c" * 64)
+    plain = model.model_copy(update={"adapter_sha256": None})
+    arms = {"trained": {"kind": "model", "model": "sft"}, "teacher": {"kind": "model", "model": "big"}}
+    with Endpoint() as server:
+        config = config_with(tmp_path, server.url, arms, "eval.tasks=2")
+
+        def refusal(**models: ServedModel) -> str:
+            server.provenance = Provenance(models=models, dtype="float32", versions={}).model_dump_json()
+            with pytest.raises(ProvenanceError) as caught:
+                compare(config)
+            assert not facts(config, "eval/trial 0").trajectories, "nothing was played"
+            return str(caught.value)
+
+        with pytest.raises(ProvenanceError, match="does not prove that it answers with the adapter 'sft'"):
+            compare(config)
+        assert "serves no adapter 'sft': serve it there" in refusal(sft=plain)
+        trained("runs/toy/sft", [])
+        assert "The server answers with another adapter than runs/toy/sft holds" in refusal(sft=model)
+        own = model.model_copy(update={"adapter_sha256": folder_sha256(Path("runs/toy/sft"))})
+        server.provenance = Provenance(models={"sft": own}, dtype="float32", versions={}).model_dump_json()
+        report = compare(config)
+    assert "| sft | " in report
+    assert "yes: hash and pinned name match the folder of this run" in report

@@ -1,6 +1,7 @@
 """Tests that an agent is never made worse by its own errors, the reflector, the store, or the moment of closing."""
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from retroformer.errors import ConfigError, EndpointFailure, MissingInput, Store
 from retroformer.method.records import Outcome, Task
 from retroformer.run.store import Store
 from tests.support.codes import enter, facts, opens
-from tests.support.endpoint import Behaviour, Endpoint
+from tests.support.endpoint import Behaviour, Endpoint, prompt_of
 from tests.support.waiting import becomes_true
 
 
@@ -294,3 +296,35 @@ def test_a_process_that_an_attempt_forks_leaves_the_call_to_its_parent(
     for child in children:
         assert becomes_true(lambda child=child: os.waitpid(child, os.WNOHANG)[1])
     assert facts(url)[1] == [1.0]
+
+
+@dataclass
+class Sum:
+    question: str
+    gold: str
+
+
+@pytest.mark.parametrize(
+    ("task", "shown"),
+    [
+        ({"id": "a-1", "input": "What is 2 + 3?", "answer": "SECRET", "tests": ["SECRET"]}, "What is 2 + 3?"),
+        ({"id": "a-1", "numbers": [2, {"n": 3, "Expected-Output": "SECRET"}], "label": "SECRET"}, '[2, {"n": 3}]'),
+        ({"question": {"text": "What is 2 + 3?", "ground_truth": "SECRET"}}, "What is 2 + 3?"),
+        (Sum("What is 2 + 3?", "SECRET"), "What is 2 + 3?"),
+    ],
+    ids=str,
+)
+def test_the_reflector_is_shown_the_input_of_a_task_and_no_expected_answer(
+    coach: rf.Reflector, server: Endpoint, url: str, task: Any, shown: str
+) -> None:
+    coach.improve(trials=2, score=lambda task, said: 0.0)(lambda task, advice="": "5")(task)
+    (request,) = server.requests
+    assert shown in prompt_of(request)
+    assert "SECRET" not in json.dumps(request)
+    openings = {attempt.opening for attempt in facts(url)[0].values()}
+    assert not any("SECRET" in opening or "a-1" in opening for opening in openings)
+
+
+def test_an_id_that_is_too_long_for_a_key_is_hashed(coach: rf.Reflector, url: str) -> None:
+    coach.improve(trials=1, score=lambda task, said: 0.0)(lambda task, advice="": "5")({"id": "é" * 8000})
+    assert [len(attempt.task.id) for attempt in facts(url)[0].values()] == [16]
