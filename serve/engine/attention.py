@@ -150,7 +150,7 @@ def _attend_to(
     mask = mask_B1TN if mask_B1TN is None or tokens == 1 else mask_B1TN.repeat(1, 1, sharing, 1)
     if not can_share(query_BHTD.device):
         attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
-        return attended.reshape(query_BHTD.shape), attended.new_zeros(rows, heads, tokens)
+        return attended.reshape(query_BHTD.shape), torch.zeros(rows, heads, tokens, device=query_BHTD.device)
     attended, logs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         grouped, keys, values, attn_mask=mask, scale=scaling
     )

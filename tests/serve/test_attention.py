@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from serve.engine import attention
 from serve.engine.attention import PackedBatch, attend, pack_batch
 from serve.engine.prefixes import BlockNames, Geometry, Prefix, PrefixStore
 
@@ -33,6 +34,19 @@ def test_a_token_attends_to_its_own_row_up_to_itself_only() -> None:
     for place, (row, position) in enumerate(zip(tokens.rows.tolist(), tokens.positions.tolist(), strict=True)):
         reference = expected(queries[0, :, place], keys[row, :, : position + 1], values[row, :, : position + 1])
         torch.testing.assert_close(attended[place], reference)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_device_whose_kernels_return_no_logs_attends_alike(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    keys, values = torch.randn(2, 4, HEADS // SHARED, 12, SIZE, dtype=dtype)
+    queries = torch.randn(1, HEADS, sum(COUNTS), SIZE, dtype=dtype)
+    tokens = pack_batch(LENGTHS, COUNTS, ORDER, [Prefix()] * 3, [], like=queries)
+    on_cpu = attended_by(tokens, queries, keys, values)
+    monkeypatch.setattr(attention, "can_share", lambda device: False)
+    torch.testing.assert_close(attended_by(tokens, queries, keys, values), on_cpu)
 
 
 @pytest.mark.parametrize("scattered", [False, True])
