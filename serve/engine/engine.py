@@ -10,9 +10,10 @@ import time
 from collections import deque
 
 from .attention import can_share
-from .generation import Request
+from .generation import Request, Scoring, TextGeneration
 from .model import Model
 from .prefixes import PrefixStore, blocks_to_share, common_blocks, token_budget
+from .sampling import choose
 from .slots import KeyValueSlots
 
 CHUNK_TOKENS = 256
@@ -159,13 +160,20 @@ class Engine:
         if not columns:
             return
         arriving = [self._remaining(row) > 0 for row in range(len(columns))]
-        outputs = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
-        for row in reversed(range(len(columns))):
-            if self._remaining(row) > 0:
-                continue
+        result = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
+        complete = [row for row in range(len(columns)) if self._remaining(row) <= 0]
+        writing = {row: request for row in complete if isinstance(request := self._rows[row], TextGeneration)}
+        steps = [request.step for request in writing.values()]
+        chosen = dict(zip(writing, choose(result.logits_BV[list(writing)], steps), strict=True))
+        for row in reversed(complete):
+            request = self._rows[row]
             if arriving[row]:
                 self._store_row(row)
-            if not self._rows[row].accept(outputs[row]):
+            if isinstance(request, TextGeneration):
+                request.accept(*chosen[row])
+            elif isinstance(request, Scoring):
+                request.accept(result.scores[row])
+            if request.finished or request.cancelled:
                 self._finish_row(row)
 
     def _columns(self) -> list[list[int]]:

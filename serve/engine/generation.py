@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from .prefixes import BlockNames
-from .sampling import Choices, SamplingParameters, choose
+from .sampling import Choices, SamplingParameters, Step
 
 UNFINISHED_CHARACTER = "\ufffd"
 
@@ -100,10 +100,6 @@ class Request:
         """Tokens of its row so far."""
         return self.prompt
 
-    def accept(self, result: torch.Tensor) -> bool:
-        """Take the result of a pass, once the prompt is computed; return True while the request goes on."""
-        raise NotImplementedError
-
     def fail(self, failure: str) -> None:
         """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""
         self.cancelled = self.finished = True
@@ -116,10 +112,10 @@ class Scoring(Request):
 
     score: float = field(default=0.0, init=False)
 
-    def accept(self, score: torch.Tensor) -> bool:
-        self.score, self.finished = float(score), True
+    def accept(self, score: float) -> None:
+        """Take the score and deliver that it is there."""
+        self.score, self.finished = score, True
         self.deliver(Output(finish_reason="stop", prompt_tokens=len(self.prompt)))
-        return False
 
 
 @dataclass(eq=False)
@@ -148,12 +144,16 @@ class TextGeneration(Request):
     def sequence(self) -> list[int]:
         return self.prompt + self.tokens
 
-    def accept(self, logits_V: torch.Tensor) -> bool:
-        """Choose the next token, add the tokens that `choices` then forces, and deliver the output."""
+    @property
+    def step(self) -> Step:
+        """How its next token is chosen."""
         allowed = None if self.choices is None else self.choices.allowed
-        token = choose(logits_V, self.sampling, self.tokens, self.generator, allowed)
+        return Step(self.sampling, self.generator, self.tokens, allowed, self.in_tokens)
+
+    def accept(self, token: int, log_prob: float) -> None:
+        """Add the next token and those that `choices` then forces, and deliver the output."""
         if self.in_tokens:
-            self.log_probs.append(float(logits_V.log_softmax(0)[token]))
+            self.log_probs.append(log_prob)
         reason = self._write(token)
         while reason is None and self.choices is not None and len(self.choices.allowed) == 1:
             reason = self._write(self.choices.allowed[0])
@@ -162,7 +162,6 @@ class TextGeneration(Request):
             self.transcript.finish()
         if self.finished or self.streaming:
             self.deliver(self._output("stop" if self.transcript.stopped else reason))
-        return not (self.finished or self.cancelled)
 
     def _write(self, token: int) -> str | None:
         """Add a token; return the finish reason if it is the last token, otherwise None."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import JsonValue
@@ -27,6 +27,15 @@ from .slots import KeyValueSlots
 
 BASE = "__base__"
 """Adapter name of a row without an adapter."""
+
+
+class PassResult(NamedTuple):
+    """What a pass computes for its rows."""
+
+    logits_BV: torch.Tensor
+    """Logits after each row's last token, float32 on the model's device."""
+    scores: Mapping[int, float]
+    """Scores of all tokens of the rows whose adapter is a reward model."""
 
 
 class Model:
@@ -119,13 +128,10 @@ class Model:
         text: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return text
 
-    def forward(
-        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
-    ) -> list[torch.Tensor]:
-        """Add columns[i] to row i of `slots`; return each row's logits after its last token, (V) float32 on the CPU.
+    def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> PassResult:
+        """Add columns[i] to row i of `slots`, and compute what follows the last token of each row.
 
-        A row whose adapter is a reward model gets the score of all its tokens instead, (). Rows may add different
-        numbers of tokens, each at least 1. Raises KeyError if no adapter of that name is loaded.
+        Rows may add different numbers of tokens, each at least 1. Raises KeyError if no adapter of that name is loaded.
         """
         with self._passing:
             # Memory that the slots take must not be an inference tensor, which could not be written between passes.
@@ -142,11 +148,12 @@ class Model:
                     batch=batch,
                 ).logits
                 slots.complete_pass()
-                outputs = list(logits_1BV[0].float().cpu())
-                for row, adapter in enumerate(adapters):
-                    if adapter in self._score_heads_H:
-                        outputs[row] = (self._last_BH[row].float() @ self._score_heads_H[adapter]).cpu()
-                return outputs
+                scores = {
+                    row: float(self._last_BH[row].float() @ self._score_heads_H[adapter])
+                    for row, adapter in enumerate(adapters)
+                    if adapter in self._score_heads_H
+                }
+                return PassResult(logits_1BV[0].float(), scores)
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput."""

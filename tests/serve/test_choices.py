@@ -1,11 +1,12 @@
 """Constrained choice: its tree of tokens and its sampling."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from serve.engine.sampling import Choices, SamplingParameters, choose
+from serve.engine.sampling import Choices, SamplingParameters, Step, choose
 
 END = 0
 EIGHTHS = torch.tensor([math.log(0.5), math.log(0.25), math.log(0.125), math.log(0.125)])
@@ -28,17 +29,20 @@ def test_a_choice_that_is_a_prefix_of_another_may_end_or_continue() -> None:
     assert tree.allowed == [END, 2]
 
 
+def choose_of_two(sampling: SamplingParameters, written: Sequence[int] = (), count: int = 1) -> list[int]:
+    """Return `count` tokens that are 1 or 3."""
+    step = Step(sampling, torch.Generator().manual_seed(1), written, allowed=[1, 3])
+    return [token for token, _ in choose(EIGHTHS.expand(count, -1), [step] * count)]
+
+
 def test_the_likeliest_allowed_token_is_taken_at_temperature_0() -> None:
-    assert choose(EIGHTHS, SamplingParameters(temperature=0), (), torch.Generator(), [1, 3]) == 1
+    assert choose_of_two(SamplingParameters(temperature=0)) == [1]
     # Token 1 leads token 3 by log 2 = 0.69; penalties count written tokens as without choices.
-    assert (
-        choose(EIGHTHS, SamplingParameters(temperature=0, presence_penalty=0.7), (1,), torch.Generator(), [1, 3]) == 3
-    )
+    assert choose_of_two(SamplingParameters(temperature=0, presence_penalty=0.7), written=(1,)) == [3]
 
 
 def test_samples_follow_the_distribution_of_the_allowed_tokens_alone() -> None:
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.tensor([choose(EIGHTHS, SamplingParameters(), (), generator, [1, 3]) for _ in range(4000)])
+    tokens = torch.tensor(choose_of_two(SamplingParameters(), count=4000))
     shares = (torch.bincount(tokens, minlength=4) / 4000).tolist()
     # Probabilities 1/4 and 1/8 become 2/3 and 1/3 of the two.
     assert shares == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)
@@ -46,5 +50,4 @@ def test_samples_follow_the_distribution_of_the_allowed_tokens_alone() -> None:
 
 def test_top_k_and_top_p_choose_among_the_allowed_tokens() -> None:
     for sampling in (SamplingParameters(top_k=1), SamplingParameters(top_p=0.5)):
-        generator = torch.Generator().manual_seed(1)
-        assert {choose(EIGHTHS, sampling, (), generator, [1, 3]) for _ in range(100)} == {1}
+        assert set(choose_of_two(sampling, count=100)) == {1}

@@ -10,7 +10,7 @@ import torch
 
 from serve.engine.engine import Engine
 from serve.engine.generation import Output, Scoring
-from serve.engine.model import BASE, Model
+from serve.engine.model import BASE, Model, PassResult
 from serve.engine.prefixes import Geometry
 from serve.engine.sampling import SamplingParameters
 from serve.engine.slots import KeyValueSlots
@@ -192,9 +192,7 @@ class ModelThatStops(Model):
         self.context_tokens = 8
         self.goes_on = threading.Event()
 
-    def forward(
-        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
-    ) -> list[torch.Tensor]:
+    def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> PassResult:
         self.goes_on.wait()
         raise ValueError("stopped")
 

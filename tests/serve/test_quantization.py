@@ -24,7 +24,7 @@ def served_logits(model: Model, adapter: str) -> torch.Tensor:
     store = PrefixStore(model.geometry, token_budget(model.geometry).prefixes)
     slots = KeyValueSlots(model.geometry, 1000, store)
     slots.add(Prefix())
-    return model.forward([IDS], slots, [adapter])[0]
+    return model.forward([IDS], slots, [adapter]).logits_BV[0]
 
 
 def test_an_adapter_trained_on_4_bits_is_served_on_the_same_weights(

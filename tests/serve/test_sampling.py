@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from serve.engine.generation import DecodedText
-from serve.engine.sampling import SamplingParameters, choose, probabilities
+from serve.engine.sampling import CANDIDATES, SamplingParameters, Step, choose, probabilities
 
 QUARTERS = torch.tensor([math.log(0.5), math.log(0.25), math.log(0.125), math.log(0.125)])
 
@@ -13,12 +13,14 @@ QUARTERS = torch.tensor([math.log(0.5), math.log(0.25), math.log(0.125), math.lo
 def drawn(sampling: SamplingParameters, count: int = 4000) -> list[float]:
     """Return the fraction of draws of each token."""
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.tensor([choose(QUARTERS, sampling, (), generator) for _ in range(count)])
+    step = Step(sampling, generator)
+    tokens = torch.tensor([token for token, _ in choose(QUARTERS.expand(count, 4), [step] * count)])
     return [float(share) for share in torch.bincount(tokens, minlength=4) / count]
 
 
 def test_temperature_0_takes_the_likeliest() -> None:
-    assert choose(QUARTERS, SamplingParameters(temperature=0), (), torch.Generator()) == 0
+    (chosen,) = choose(QUARTERS[None], [Step(SamplingParameters(temperature=0), torch.Generator(), log_prob=True)])
+    assert chosen == (0, pytest.approx(math.log(0.5)))
 
 
 def test_samples_follow_the_distribution() -> None:
@@ -27,9 +29,8 @@ def test_samples_follow_the_distribution() -> None:
 
 def test_temperature_one_half_squares_the_odds() -> None:
     squares = torch.tensor([0.25, 0.0625, 0.015625, 0.015625]).double()
-    assert probabilities(QUARTERS, SamplingParameters(temperature=0.5)) == pytest.approx(
-        (squares / squares.sum()).tolist()
-    )
+    (drawn_from,) = probabilities(QUARTERS[None], [SamplingParameters(temperature=0.5)])
+    assert drawn_from.tolist() == pytest.approx((squares / squares.sum()).tolist())
 
 
 def test_top_k_and_top_p_leave_only_the_likeliest() -> None:
@@ -42,7 +43,8 @@ def test_top_k_and_top_p_leave_only_the_likeliest() -> None:
 def test_penalties_count_written_tokens() -> None:
     # Token 0 leads token 1 by log 2 = 0.69 and token 2 by log 4 = 1.39.
     def greedy(**penalties: float) -> int:
-        return choose(QUARTERS, SamplingParameters(temperature=0, **penalties), (0, 0), torch.Generator())
+        step = Step(SamplingParameters(temperature=0, **penalties), torch.Generator(), written=(0, 0))
+        return choose(QUARTERS[None], [step])[0][0]
 
     assert greedy(presence_penalty=0.6) == 0
     assert greedy(frequency_penalty=0.4) == 1
@@ -51,11 +53,30 @@ def test_penalties_count_written_tokens() -> None:
 
 def test_logits_that_differ_in_rounding_give_the_same_samples() -> None:
     noise = 1e-6 * torch.randn(4, generator=torch.Generator().manual_seed(3))
-    for seed in range(200):
-        first, second = (torch.Generator().manual_seed(seed) for _ in range(2))
-        assert choose(QUARTERS, SamplingParameters(), (), first) == choose(
-            QUARTERS + noise, SamplingParameters(), (), second
-        )
+    rounded = [
+        [token for token, _ in choose((QUARTERS + change).expand(200, 4), [seeded(seed) for seed in range(200)])]
+        for change in (torch.zeros(4), noise)
+    ]
+    assert rounded[0] == rounded[1]
+
+
+def seeded(seed: int, **sampling: float) -> Step:
+    return Step(SamplingParameters(**sampling), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+
+
+def test_rows_with_other_settings_in_the_batch_change_no_token() -> None:
+    logits = 3 * torch.randn(6, 5000, generator=torch.Generator().manual_seed(5))
+    settings = [{}, {"temperature": 0}, {"top_p": 0.6}, {"top_k": 3}, {"top_k": 40, "top_p": 0.9}, {"temperature": 30}]
+    for seed in range(20):
+        together = choose(logits, [seeded(seed, **one) for one in settings])
+        alone = [choose(row[None], [seeded(seed, **one)])[0] for row, one in zip(logits, settings, strict=True)]
+        assert [token for token, _ in together] == [token for token, _ in alone]
+
+
+def test_a_nucleus_beyond_the_likeliest_candidates_is_found() -> None:
+    flat = torch.zeros(1, 3 * CANDIDATES)
+    (kept,) = probabilities(flat, [SamplingParameters(top_p=0.5)])
+    assert int((kept > 0).sum()) == pytest.approx(1.5 * CANDIDATES, abs=1)
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

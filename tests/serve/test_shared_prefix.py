@@ -49,7 +49,7 @@ def test_logits_of_rows_that_share_prefixes_are_those_of_separate_rows(model: Mo
     assert len({prefix.tokens for prefix in slots.prefixes}) == 4, "two long ones, a short one and none"
     for _ in range(2):
         columns = [tokens[slots.lengths[row] :] for row, (_, tokens) in enumerate(rows)]
-        together = model.forward(columns, slots, [adapter for adapter, _ in rows])
+        together = model.forward(columns, slots, [adapter for adapter, _ in rows]).logits_BV
         for (adapter, tokens), logits_V in zip(rows, together, strict=True):
             torch.testing.assert_close(logits_V, alone(model, adapter, tokens), rtol=0, atol=1e-4)
             tokens.append(int(logits_V.argmax()))
@@ -68,7 +68,7 @@ def stored(model: Model, slots: KeyValueSlots, adapter: str, tokens: Sequence[in
 def alone(model: Model, adapter: str, tokens: Sequence[int]) -> torch.Tensor:
     slots = empty_slots(model)
     slots.add(slots._store.prefix([]))
-    return model.forward([tokens], slots, [adapter])[0]
+    return model.forward([tokens], slots, [adapter]).logits_BV[0]
 
 
 def test_running_requests_with_one_prefix_and_adapter_read_it_together(model: Model) -> None:
