@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import httpx
 
-from retroformer.config.experiment import Experiment
-from retroformer.config.sections.serve import Serve
+from retroformer.config.experiment import Experiment, Serve
 from retroformer.endpoint.request_guard import is_loopback
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import REFLECTOR

@@ -75,9 +75,9 @@ def reward(experiment: Experiment) -> str:
     """Train the reward model on pairs of rated reflections."""
     from .reward import train_reward_model
 
-    settings = experiment.train.reward
-    pairs = inputs.pairs(experiment, settings.staleness)
-    adapters = {} if settings.start == "base" else {"start": _newest(experiment, settings.start)}
+    pairs = inputs.pairs(experiment, experiment.train.reward.staleness)
+    start = experiment.train.reward.start
+    adapters = {} if start == "base" else {"start": _newest(experiment, start)}
     stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters)
     return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), adapters))
 

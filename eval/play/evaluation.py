@@ -12,7 +12,15 @@ from retroformer.agents.arms.baselines import NoAdviceArm
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
-from retroformer.config.parts import Parts, chosen_tasks, make_actor, make_evaluator, parts, reflection_renderer
+from retroformer.config.parts import (
+    Parts,
+    chosen_tasks,
+    held_out_tasks,
+    make_actor,
+    make_evaluator,
+    parts,
+    reflection_renderer,
+)
 from retroformer.environments.registry import taskset
 from retroformer.files.text import sha256_of
 from retroformer.method.protocols import Agent, Reflector
@@ -216,7 +224,7 @@ async def open_player(config: Config, name: str, repeat: int) -> AsyncIterator[P
             conditions.
     """
     experiment = config.experiment
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, experiment.held_out_splits)
+    tasks = held_out_tasks(experiment)
     by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with _start(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:

@@ -17,7 +17,7 @@ from pathlib import Path
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arms.arm import Arm, ArmSetting
 from retroformer.config.experiment import Experiment
-from retroformer.config.parts import check_prompts, chosen_tasks, require_addresses
+from retroformer.config.parts import check_prompts, held_out_tasks, require_addresses
 from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
@@ -36,7 +36,7 @@ def preflight(experiment: Experiment) -> tuple[Task, ...]:
         backend_of(experiment.loop.backend)
         asks_reflector = bool(experiment.eval.reflector_models)
         require_addresses(experiment, f"loop.backend={experiment.loop.backend}", asks_reflector=asks_reflector)
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, experiment.held_out_splits)
+    tasks = held_out_tasks(experiment)
     # Domains of one environment may share tasks.
     for domain in experiment.each_domain:
         if training_tasks(domain, ()).are_of(experiment):

@@ -21,7 +21,7 @@ from typing import Any, Self
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.config.imports import Stage, stage_package
-from retroformer.config.parts import chosen_tasks
+from retroformer.config.parts import held_out_tasks
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.arm_names import eval_arm
 from retroformer.run.store import open_whole_store
@@ -134,7 +134,7 @@ def _comparison_overrides(experiment: Experiment, names: Sequence[str]) -> list[
 def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     """Return the share of the development tasks that each of these reflectors solves by the last trial."""
     development = load(config, [*overrides, *_comparison_overrides(experiment, names)])
-    tasks = chosen_tasks(development, development.eval.tasks, (str(experiment.rounds.split),))
+    tasks = held_out_tasks(development)
     with closing(open_whole_store(development)) as store:
         arms, last_counts = {name: [eval_arm(name)] for name in names}, development.evaluator.last_counts
         results = arm_results(store, tasks, arms, development.loop.trials, last_counts=last_counts)

@@ -1,9 +1,11 @@
-"""Reads an experiment config: a YAML file and `key=value` overrides with dotted keys, such as `eval.tasks=10`."""
+"""Reads an experiment config: a YAML file, its domains, and `key=value` overrides such as `eval.tasks=10`."""
 
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,8 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.config.experiment import Experiment, domain_overrides, join_domains, split_domains
-from retroformer.config.sections.eval import arm_kinds
+from retroformer.config.experiment import Domain, Experiment, arm_kinds
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.environments.registry import section_class, section_of
 from retroformer.errors import ConfigError, MissingInput
@@ -24,6 +25,9 @@ from retroformer.method.prompts import is_pack_file
 
 _SHOWN_CHARACTERS = 200
 """Largest number of characters of a wrong value that a message shows."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_DOMAIN_REFLECTOR_SETTINGS = {"prompt_characters", "view"}
+"""Reflector settings that may differ between domains: how it sees a failure. The rest belongs to the one reflector."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +70,18 @@ def load_domains(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment,
     A config without domains is one experiment.
     """
     config = _read(path)
-    domains = split_domains(config)
+    domains = _split_domains(config)
     if not domains:
         config.pop("domains", None)
-        experiment = _experiment(path, config, domain_overrides("", (), overrides))
+        experiment = _experiment(path, config, _domain_overrides("", (), overrides))
         if experiment.domain:
             raise ConfigError(f"{path} has no domains: leave domain={experiment.domain} out.")
         return (experiment,)
     experiments = {
-        name: _experiment(path, own, domain_overrides(name, tuple(domains), overrides), f", domain {name},")
+        name: _experiment(path, own, _domain_overrides(name, tuple(domains), overrides), f", domain {name},")
         for name, own in domains.items()
     }
-    return join_domains(path, experiments)
+    return _join_domains(path, experiments)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -97,6 +101,89 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} does not describe an experiment: expected keys and values, found {type(config).__name__}."
         )
     return config
+
+
+def _split_domains(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the config of each domain by name, before any override; {} if there are none. Raises ConfigError."""
+    domains = config.get("domains") or {}
+    if not isinstance(domains, dict):
+        raise ConfigError(f"domains: expected names, each with the sections of a domain, found {domains!r:.200}.")
+    shared = {name: value for name, value in config.items() if name != "domains"}
+    for name, sections in domains.items():
+        _check_domain(name, sections)
+    return {name: _merged(shared, sections) for name, sections in domains.items()}
+
+
+def _domain_overrides(domain: str, domains: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that hold for a domain, without the prefix `domains.NAME.`. Raises ConfigError."""
+    chosen = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        section, *path = key.split(".", 2)
+        if section != "domains":
+            chosen.append(override)
+            continue
+        if len(path) < 2 or path[0] not in domains:
+            raise ConfigError(
+                f"{override!r:.200} cannot be applied: write domains.NAME.key=value with one of the domains "
+                f"{', '.join(domains) or '(this config has none)'}."
+            )
+        name, entry = path
+        _check_domain(name, {entry.partition(".")[0]: None})
+        if name == domain:
+            chosen.append(f"{entry}{equals}{value}")
+    return chosen
+
+
+def _join_domains(path: Path, experiments: dict[str, Experiment]) -> tuple[Experiment, ...]:
+    """Return the experiments, each with the sections of the others; only the one that `domain` names, if it does.
+
+    Raises ConfigError if there is no such domain, or if two domains do not have the same reflector.
+    """
+    first, *others = experiments
+    for name in others:
+        own = [experiments[domain].reflector.model_dump(exclude=_DOMAIN_REFLECTOR_SETTINGS) for domain in (first, name)]
+        if changed := [key for key in own[0] if own[0][key] != own[1][key]]:
+            raise ConfigError(
+                f"domains.{name}.reflector.{changed[0]}: all domains train and ask one reflector, and {first} has "
+                f"another value; set it once for all domains. A domain can have its own "
+                f"{' and '.join(sorted(_DOMAIN_REFLECTOR_SETTINGS))}."
+            )
+    domains = {
+        name: Domain(**{section: getattr(experiment, section) for section in Domain.model_fields})
+        for name, experiment in experiments.items()
+    }
+    chosen = experiments[first].domain
+    if chosen and chosen not in domains:
+        raise ConfigError(f"domain={chosen}: {path} has the domains {', '.join(domains)}; name one of them.")
+    return tuple(
+        experiment.model_copy(update={"domain": name, "domains": domains})
+        for name, experiment in experiments.items()
+        if chosen in ("", name)
+    )
+
+
+def _check_domain(name: Any, sections: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"domains.{name!s:.200}: a domain's name has letters, digits, `_` and `-` only; give it another."
+        )
+    if not isinstance(sections, dict):
+        raise ConfigError(f"domains.{name}: expected the sections of a domain, found {sections!r:.200}.")
+    if shared := [key for key in sections if key not in Domain.model_fields]:
+        raise ConfigError(
+            f"domains.{name}.{shared[0]!s:.200}: a domain has only the sections {', '.join(Domain.model_fields)}; "
+            "everything else is shared, so set it once, outside domains."
+        )
+
+
+def _merged(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return `shared` with the entries of `own` in their place, at every depth."""
+    merged = deepcopy(shared)
+    for name, value in own.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _merged(merged[name], value) if both else deepcopy(value)
+    return merged
 
 
 def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], domain: str = "") -> Experiment:

@@ -211,6 +211,11 @@ def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str
     return tuple(tasks[:count])
 
 
+def held_out_tasks(experiment: Experiment) -> tuple[Task, ...]:
+    """Return the tasks that `eval` plays and reports: the first `eval.tasks` of the held-out splits."""
+    return chosen_tasks(experiment, experiment.eval.tasks, experiment.held_out_splits)
+
+
 def check_prompts(experiment: Experiment) -> None:
     """Refuse a prompt pack in another grammar than the environment's, by replaying an expert. Raises ConfigError."""
     check_examples = extras(experiment.environment).check_examples

@@ -1,6 +1,6 @@
 """What every kind of arm is: its settings, its checks, its reflector, its conditions and its words in the report.
 
-A kind is one class, in one file with its reflector. `retroformer.config.sections.eval` lists the kinds of every
+A kind is one class, in one file with its reflector. `retroformer.config.experiment` lists the kinds of every
 environment; an environment offers its own in `Extras.arms`.
 """
 
