@@ -11,7 +11,8 @@ Libraries do not see the other processes. transformers' trainer would fill the l
 its wrapper (DDP) sums only gradients of its own forward pass, which the losses of `train` bypass. Each process sees
 only its own GPU, since libraries use the first, or all.
 
-Without a launcher these functions do nothing special, and import nothing.
+Without a launcher, `process_group` hides all GPUs but the first; the other functions do nothing special, and import
+nothing.
 """
 
 import atexit
@@ -72,7 +73,7 @@ def screen() -> Console | None:
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Connect all processes that a launcher started, for the duration of the block; do nothing without a launcher.
+    """Connect all processes that a launcher started, for the duration of the block; without one, use one GPU.
 
     Raises:
         ConfigError: the launcher is set to split the model, or starts more processes than there are GPUs.
@@ -80,6 +81,8 @@ def process_group() -> Iterator[None]:
     """
     global _place
     if "WORLD_SIZE" not in os.environ:
+        # transformers' trainer would multiply the batch by the number of visible GPUs.
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         yield
         return
     import torch.distributed

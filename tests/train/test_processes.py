@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.endpoint import Endpoint
 from tests.train.rl.test_grpo_stage import moody_scholar, quiz
@@ -28,6 +29,17 @@ ROUNDING = 1e-5
 """Tolerance of losses of order 1: fp32 has 7 digits, and gradients are summed in another order in each step."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+
+@pytest.mark.parametrize(("visible", "kept"), [(None, [0]), ("2,3", [2]), ("GPU-ab,GPU-cd", ["GPU-ab"]), ("", [])])
+def test_a_stage_without_a_launcher_uses_one_of_the_visible_cards(
+    visible: str | None, kept: list[int | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with processes.process_group():
+        assert torch.cuda._parse_visible_devices() == kept
 
 
 def run(folder: Path, number: int | None, *words: str) -> subprocess.CompletedProcess[str]:
