@@ -89,6 +89,15 @@ def test_there_are_no_import_cycles() -> None:
     assert not [name for name in graph if name in reachable(graph, name)]
 
 
+def test_a_number_of_the_report_is_computed_in_its_chapter_and_in_eval_measure() -> None:
+    graph = import_graph()
+    shared = {"eval.report.evaluation", "eval.report.files", "eval.report.training"}
+    chapters = {name for name in graph["eval.report.report"] - shared if name.startswith("eval.report.")}
+    elsewhere = {name: {used for used in graph[name] if used.startswith("eval.report.")} for name in chapters}
+    assert len(chapters) > 6
+    assert not {name: used - shared for name, used in elsewhere.items() if used - shared}
+
+
 def test_an_environment_is_imported_only_by_itself() -> None:
     own = "retroformer.environments."
     folders = {f"{own}{path.name}" for path in (ROOT / "retroformer/environments").iterdir() if path.is_dir()}

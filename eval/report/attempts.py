@@ -13,11 +13,11 @@ Only failed attempts are in a class, and an attempt may be in both.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.environments.extras import TaskFacts
 from retroformer.files.document import (
     DASH,
     Cell,
@@ -66,19 +66,18 @@ class Attempts:
     def __init__(self, evaluation: ReportInput) -> None:
         self._evaluation = evaluation
         self._groups = AttemptGroups(evaluation.results)
-        self._classes = ClassesByTrial(evaluation.results)
-        self._actions = ActionsByTrial(evaluation.results)
+        self._by_trial = AttemptsByTrial(evaluation.results)
         self._tasks = ActionsOfTasks(evaluation.tasks, evaluation.results)
 
     def add(self, facts: TaskFacts) -> None:
-        for counter in (self._groups, self._classes, self._actions, self._tasks):
+        for counter in (self._groups, self._by_trial, self._tasks):
             counter.add(facts)
 
     def chapters(self) -> Iterator[Chapter]:
         groups = self._groups
         yield chapter("How attempts ended", groups.endings(), groups.failure_classes())
-        yield chapter("Failure classes by trial", _CLASSES_NOTE, self._classes.table())
-        yield chapter("Actions of each task by trial", _ACTIONS_NOTE, self._actions.table(), self._tasks.table())
+        yield chapter("Failure classes by trial", _CLASSES_NOTE, self._by_trial.failure_classes())
+        yield chapter("Actions of each task by trial", _ACTIONS_NOTE, self._by_trial.actions(), self._tasks.table())
         if any(groups.judged.values()):
             yield chapter("How the agent judged its own attempts", groups.judgements())
         seeds = [seed for arm in self._evaluation.results for seed in arm.seeds]
@@ -175,49 +174,63 @@ def is_inefficient(attempt: Trajectory) -> bool:
     return len(attempt.steps) >= EPSILON
 
 
-def _valid_attempts(seed: SeedFacts, trials: int) -> dict[int, Trajectory]:
-    """Return the attempts by trial; an invalid one says nothing about the agent."""
-    attempts = {trial: seed.attempts.get(trial) for trial in range(trials)}
-    return {trial: made for trial, made in attempts.items() if made is not None and made.outcome is not Outcome.INVALID}
+class AttemptsByTrial:
+    """Failure classes and numbers of actions of each arm by trial, with its training seeds pooled.
 
-
-class ClassesByTrial:
-    """Counts, for each arm and trial, of the tasks whose last attempt made by that trial is in a failure class.
-
-    A solved task stays out of all classes; a task that the agent stopped trying stays in those of its last attempt. The
-    training seeds of an arm are pooled.
+    The class of a task by a trial is that of its last attempt made by then: a solved task stays out of all classes, and
+    a task that the agent stopped trying stays in those of its last attempt. Actions are counted of an attempt in each
+    trial, and of all attempts at a task together (SALA, Table 2). Solved: the attempts that solved their task, and the
+    tasks that were solved. All: every valid attempt and task.
     """
 
     def __init__(self, results: Sequence[ArmResult]) -> None:
         self._results = results
-        self._trials = range(len(results[0].solved_NT) if results else 0)
+        self._trials = range(len(results[0].solved_NT))
         self._tasks = Counter[str]()
-        self._counts = Counter[tuple[str, str, int]]()
+        self._failed = Counter[tuple[str, str, int]]()
         """Number of tasks by arm, class and trial."""
+        self._actions = defaultdict[tuple[str, str, int | None], list[int]](list)
+        """Numbers of actions by arm, `solved` or `all`, and trial; None: all trials together."""
 
     def add(self, facts: TaskFacts) -> None:
-        """Count one task; it is left out of arms without a trial 0."""
+        """Count one task; the classes leave it out of arms without a trial 0."""
         for arm, seed in each_seed(self._results, facts):
-            attempts = _valid_attempts(seed, len(self._trials))
-            if (last := attempts.get(0)) is None:
-                continue
-            self._tasks[arm.name] += 1
-            for trial in self._trials:
-                last = attempts.get(trial, last)
-                if last.outcome is Outcome.SUCCESS:
-                    if arm.last_counts:
-                        continue
-                    break  # A game that is won stays won, even if the agent plays it again.
-                self._counts[arm.name, "all failures", trial] += 1
-                self._counts[arm.name, "hallucination", trial] += is_hallucination(last)
-                self._counts[arm.name, "inefficient planning", trial] += is_inefficient(last)
+            made = {trial: seed.attempts[trial] for trial in self._trials if trial in seed.attempts}
+            # An invalid attempt says nothing about the agent.
+            attempts = {trial: attempt for trial, attempt in made.items() if attempt.outcome is not Outcome.INVALID}
+            if 0 in attempts:
+                self._count_failures(arm, attempts)
+            if attempts:
+                self._count_actions(arm, attempts)
 
-    def table(self) -> Table:
+    def _count_failures(self, arm: ArmResult, attempts: Mapping[int, Trajectory]) -> None:
+        self._tasks[arm.name] += 1
+        last = attempts[0]
+        for trial in self._trials:
+            last = attempts.get(trial, last)
+            if last.outcome is Outcome.SUCCESS:
+                if arm.last_counts:
+                    continue
+                break  # A game that is won stays won, even if the agent plays it again.
+            self._failed[arm.name, "all failures", trial] += 1
+            self._failed[arm.name, "hallucination", trial] += is_hallucination(last)
+            self._failed[arm.name, "inefficient planning", trial] += is_inefficient(last)
+
+    def _count_actions(self, arm: ArmResult, attempts: Mapping[int, Trajectory]) -> None:
+        lengths: dict[int | None, int] = {trial: len(attempt.steps) for trial, attempt in attempts.items()}
+        solving = {trial for trial, attempt in attempts.items() if attempt.outcome is Outcome.SUCCESS}
+        won = max(attempts) in solving or (solving and not arm.last_counts)
+        for trial, length in (lengths | {None: sum(lengths.values())}).items():
+            self._actions[arm.name, "all", trial].append(length)
+            if won if trial is None else trial in solving:
+                self._actions[arm.name, "solved", trial].append(length)
+
+    def failure_classes(self) -> Table:
         rows = [
             [
                 arm_cell(arm.name),
                 title,
-                *(share(self._counts[arm.name, title, trial], self._tasks[arm.name]) for trial in self._trials),
+                *(share(self._failed[arm.name, title, trial], self._tasks[arm.name]) for trial in self._trials),
             ]
             for arm in self._results
             for title in ("hallucination", "inefficient planning", "all failures")
@@ -225,39 +238,17 @@ class ClassesByTrial:
         header: Header = ["arm", "class", *trial_columns(self._trials)]
         return table(header, rows, "Share of tasks in each failure class, by trial.")
 
-
-class ActionsByTrial:
-    """Mean number of actions of an attempt in each trial, and of all attempts at a task together (SALA, Table 2).
-
-    Solved: the attempts that solved their task, and the tasks that were solved. All: every valid attempt and task.
-    The training seeds of an arm are pooled.
-    """
-
-    def __init__(self, results: Sequence[ArmResult]) -> None:
-        self._results = results
-        self._trials = len(results[0].solved_NT) if results else 0
-        self._counts = defaultdict[tuple[str, str, int | None], list[int]](list)
-        """Numbers of actions by arm, `solved` or `all`, and trial; None: all trials together."""
-
-    def add(self, facts: TaskFacts) -> None:
-        for arm, seed in each_seed(self._results, facts):
-            if attempts := _valid_attempts(seed, self._trials):
-                lengths: dict[int | None, int] = {trial: len(attempt.steps) for trial, attempt in attempts.items()}
-                solving = {trial for trial, attempt in attempts.items() if attempt.outcome is Outcome.SUCCESS}
-                won = max(attempts) in solving or (solving and not arm.last_counts)
-                for trial, length in (lengths | {None: sum(lengths.values())}).items():
-                    self._counts[arm.name, "all", trial].append(length)
-                    if won if trial is None else trial in solving:
-                        self._counts[arm.name, "solved", trial].append(length)
-
-    def table(self) -> Table:
-        trials = (*range(self._trials), None)
+    def actions(self) -> Table:
         rows = [
-            [arm_cell(arm.name), title, *(_mean(self._counts[arm.name, title, trial]) for trial in trials)]
+            [
+                arm_cell(arm.name),
+                title,
+                *(_mean(self._actions[arm.name, title, trial]) for trial in (*self._trials, None)),
+            ]
             for arm in self._results
             for title in ("solved", "all")
         ]
-        header: Header = ["arm", "tasks", *trial_columns(range(self._trials)), "all trials"]
+        header: Header = ["arm", "tasks", *trial_columns(self._trials), "all trials"]
         return table(header, rows, "Mean number of actions, by trial and at a task together.")
 
 
@@ -270,8 +261,8 @@ class ActionsOfTasks:
 
     def __init__(self, tasks: Sequence[Task], results: Sequence[ArmResult]) -> None:
         self._names = {seed.stored: seed.name for arm in results for seed in arm.seeds}
-        self._trials = len(results[0].solved_NT) if results else 0
-        self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // max(1, len(self._names)))]
+        self._trials = len(results[0].solved_NT)
+        self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // len(self._names))]
         self._tasks = len(tasks)
         self._rows = dict[str, list[list[Cell]]]()
 

@@ -55,7 +55,10 @@ class EqualBudget:
             counting = max(lost, default=-1) + 1 if arm.last_counts else [*won, True].index(True)
             advice = {trial: reflection.usage for trial, reflection in seed.reflections.items()}
             usages = [seed.attempts[trial].usage + advice.get(trial, Usage()) for trial in valid]
-            for spent, costs in ((self._tokens, map(_tokens, usages)), (self._calls, (one.calls for one in usages))):
+            for spent, costs in (
+                (self._tokens, map(_tokens, usages)),
+                (self._calls, (one.calls for one in usages)),
+            ):
                 totals = list(accumulate(costs))
                 spent[arm.name].append(([*totals, math.inf][counting], totals[-1]))
 

@@ -1,18 +1,20 @@
-"""What a report is about: the results of an evaluation, their rates, and the stored facts of each task."""
+"""What all chapters of a report are made from: the rates of an evaluation, and the stored facts of each task."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from retroformer.config.experiment import Experiment
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
+from retroformer.files.document import Cell, Paragraph, Part, Table, unbroken
 from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial
 from retroformer.run.store import Store
+from retroformer.run.store.reading import chunks
 
 from ..measure.results import ArmResult
-from ..measure.statistics import Rates
+from ..measure.statistics import MeanInterval, Rates
 from ..play.verify import VerifiedModel
 
 _TASKS_AT_ONCE = 100
@@ -67,7 +69,26 @@ class ReportInput:
     def facts(self) -> Iterator[TaskFacts]:
         """Read the stored facts of all arms, task by task. Raises StoreError."""
         firsts = {seed.stored: seed.first_trial for arm in self.results for seed in arm.seeds}
-        return facts_by_task(self.store, first_trial(self.name), list(firsts), firsts)
+        return facts_by_task(self.store, first_trial(self.name), firsts)
+
+
+def views(rates: Rates, build: Callable[[Sequence[ArmResult]], Iterable[Part]]) -> list[Part]:
+    """Return the parts once if every arm finished every task, else for each choice of tasks below a sentence."""
+    if not rates.unfinished:
+        return list(build(rates.finished))
+    parts: list[Part] = [Paragraph(words="No task was finished by every arm.")]
+    if rates.finished_tasks:
+        parts = [Paragraph(words=f"Over the {rates.finished_tasks} tasks that every arm finished:")]
+        parts += build(rates.finished)
+    parts.append(Paragraph(words=f"Over all {rates.tasks} tasks, unfinished ones counted as failures:"))
+    for part in build(rates.all_tasks):
+        of_all = isinstance(part, Table) and part.tasks is None
+        parts.append(part.model_copy(update={"tasks": rates.tasks}) if of_all else part)
+    return parts
+
+
+def interval_cell(interval: MeanInterval, after: str = "", arms: tuple[str, ...] = ()) -> Cell:
+    return Cell(words=(unbroken(str(interval)), after), value=interval.mean, arms=arms)
 
 
 def each_seed(results: Sequence[ArmResult], facts: TaskFacts) -> Iterator[tuple[ArmResult, SeedFacts]]:
@@ -77,18 +98,15 @@ def each_seed(results: Sequence[ArmResult], facts: TaskFacts) -> Iterator[tuple[
             yield arm, facts.seeds[stored]
 
 
-def facts_by_task(
-    store: Store, shared: str, stored: Sequence[str], own: Mapping[str, str] | None = None
-) -> Iterator[TaskFacts]:
-    """Read the shared trial 0 and all these arms side by side, in the order of the task ids. Raises StoreError.
+def facts_by_task(store: Store, shared: str, firsts: Mapping[str, str]) -> Iterator[TaskFacts]:
+    """Read the shared trial 0 and all arms side by side, in the order of the task ids. Raises StoreError.
 
-    `own` has the name of the trial 0 of each arm that does not share it. Only one query is open at a time, so any
-    number of arms needs a single connection.
+    `firsts` has the name of the trial 0 of each arm. Only one query is open at a time, so any number of arms needs a
+    single connection.
     """
-    firsts = {arm: (own or {}).get(arm, shared) for arm in stored}
-    task_ids = sorted(set[str]().union(*map(store.tasks, (shared, *firsts.values(), *stored))))
-    for start in range(0, len(task_ids), _TASKS_AT_ONCE):
-        yield from _read(store, shared, firsts, task_ids[start : start + _TASKS_AT_ONCE])
+    task_ids = sorted(set[str]().union(*map(store.tasks, (shared, *firsts.values(), *firsts))))
+    for some_ids in chunks(task_ids, _TASKS_AT_ONCE):
+        yield from _read(store, shared, firsts, some_ids)
 
 
 def _read(store: Store, shared: str, firsts: Mapping[str, str], task_ids: Sequence[str]) -> list[TaskFacts]:

@@ -1,6 +1,6 @@
 """Files of a report: report.json, which holds it, and report.md with its figures and report.html, made from it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,24 @@ FILE = "report.json"
 _LONGEST_BYTES = 64 * MIB
 
 
-def report_of(experiment: Experiment, title: str, chapters: Iterable[Chapter], results: Iterable[ArmResult]) -> Report:
-    """Return a report, without secrets, whose cells are about these arms and their training seeds."""
-    report = Report(
+def write_files(
+    experiment: Experiment, folder: Path, title: str, chapters: Iterable[Chapter], results: Sequence[ArmResult]
+) -> Path:
+    """Write a report, without secrets, whose cells are about these arms and their training seeds.
+
+    Return the path of report.html.
+    """
+    written = Report(
         title=f"{experiment.name}: {title}",
         run=experiment.name,
         place=str(experiment.folder) if experiment.store is None else "EXPERIMENT.yaml",
         chapters=tuple(chapters),
         arms={
             arm.name: arm.stored_names if isinstance(arm, ArmResult) else (arm.stored,)
-            for arm in arms_and_seeds(list(results))
+            for arm in arms_and_seeds(results)
         },
     )
-    return Report.model_validate(_redacted(report.model_dump()))
-
-
-def write_files(report: Report, folder: Path) -> Path:
+    report = Report.model_validate(_redacted(written.model_dump()))
     folder.mkdir(parents=True, exist_ok=True)
     durable.write_text(folder / FILE, report.model_dump_json(indent=1, exclude_defaults=True))
     durable.write_text(folder / "report.md", to_markdown(report))

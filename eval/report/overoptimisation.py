@@ -15,8 +15,7 @@ from retroformer.files.document import Chapter, Paragraph, Part, arm_cell, chapt
 
 from ..measure.results import ArmResult
 from ..measure.statistics import Intervals, MeanInterval, paired_difference
-from .evaluation import ReportInput
-from .solved import interval_cell, views
+from .evaluation import ReportInput, interval_cell, views
 from .training import TrainedAdapter, trained_adapters
 
 _END_OF_TRAINING = 0.2

@@ -44,9 +44,8 @@ from ..play.order import play_arms
 from ..play.preflight import preflight, repetitions
 from ..play.verify import verify_models
 from . import advice, attempts, costs, headline, overoptimisation, setting, solved, telemetry, training
-from .evaluation import ReportInput
-from .files import report_of, write_files
-from .solved import interval_cell
+from .evaluation import ReportInput, interval_cell
+from .files import write_files
 
 
 def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[Chapter]:
@@ -177,12 +176,10 @@ def write_report(evaluation: ReportInput) -> Path:
             counter.add(facts)
     chapters = list[Chapter]()
     for build, one in built:
-        if isinstance(one, ChapterBuilder):
-            chapters += _add_source(type(one), one.chapters())
-        else:
-            chapters += _add_source(build, one)
-    report = report_of(evaluation.experiment, "does the advice help?", chapters, evaluation.results)
-    return write_files(report, evaluation.folder)
+        maker, made = (type(one), one.chapters()) if isinstance(one, ChapterBuilder) else (build, one)
+        chapters += _add_source(maker, made)
+    title = "does the advice help?"
+    return write_files(evaluation.experiment, evaluation.folder, title, chapters, evaluation.results)
 
 
 def _add_source(maker: Any, chapters: Iterable[Chapter]) -> Iterator[Chapter]:
@@ -299,5 +296,5 @@ def _trials(experiment: Experiment) -> list[Column]:
 def _write(
     write: Callable[..., Path], experiment: Experiment, title: str, chapters: Sequence[Chapter], played: Results
 ) -> Path:
-    report = report_of(experiment, title, _add_source(write, chapters), chain.from_iterable(played.values()))
-    return write_files(report, experiment.report_folder)
+    arms = list(chain.from_iterable(played.values()))
+    return write_files(experiment, experiment.report_folder, title, _add_source(write, chapters), arms)

@@ -1,6 +1,6 @@
 """Chapters on the tasks that each arm solved, on paired and planned differences, and on stopping rules."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from ..measure.results import ArmResult, Floats, arms_and_seeds, first_trials
 from ..measure.statistics import (
     Groups,
     Intervals,
-    MeanInterval,
     Rates,
     arm_pairs,
     bootstrap_seeds,
@@ -43,7 +42,7 @@ from ..measure.statistics import (
     select_tasks,
     shared_first_arm,
 )
-from .evaluation import ReportInput
+from .evaluation import ReportInput, interval_cell, views
 
 FAILURES_IN_A_ROW = 3
 """Failed attempts after which the agent gives a task up."""
@@ -85,21 +84,6 @@ def stopping(evaluation: ReportInput) -> Iterator[Chapter]:
     """
     if len(evaluation.results[0].solved_NT) > FAILURES_IN_A_ROW:
         yield chapter("Stopping rules", *views(evaluation.rates, lambda arms: [stopping_rules(arms)]))
-
-
-def views(rates: Rates, build: Callable[[Sequence[ArmResult]], Iterable[Part]]) -> list[Part]:
-    """Return the parts once if every arm finished every task, else for each choice of tasks below a sentence."""
-    if not rates.unfinished:
-        return list(build(rates.finished))
-    parts: list[Part] = [Paragraph(words="No task was finished by every arm.")]
-    if rates.finished_tasks:
-        parts = [Paragraph(words=f"Over the {rates.finished_tasks} tasks that every arm finished:")]
-        parts += build(rates.finished)
-    parts.append(Paragraph(words=f"Over all {rates.tasks} tasks, unfinished ones counted as failures:"))
-    for part in build(rates.all_tasks):
-        of_all = isinstance(part, Table) and part.tasks is None
-        parts.append(part.model_copy(update={"tasks": rates.tasks}) if of_all else part)
-    return parts
 
 
 def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> Table:
@@ -194,10 +178,6 @@ def _differences(
     return [compared, *(interval_cell(alone) for _ in seeds)]
 
 
-def interval_cell(interval: MeanInterval, after: str = "", arms: tuple[str, ...] = ()) -> Cell:
-    return Cell(words=(unbroken(str(interval)), after), value=interval.mean, arms=arms)
-
-
 def _exact_test(first: ArmResult, second: ArmResult, intervals: Intervals) -> list[str | Cell]:
     """Return how many tasks only one of the two arms solved, and the p-value; dashes for means over seeds."""
     p_value = comparison(first, second, intervals).p_value
@@ -282,16 +262,15 @@ def _planned_row(planned: PlannedComparison, rates: Rates, clusters_T: NDArray[n
     low = None if planned.low is None else f"lower bound above {planned.low:g}"
     names = [arm_cell(first.name), arm_cell(second.name)]
     row: Row = [*names, number(int(included_T.sum()), after=failed), ", ".join(filter(None, (mean, low)))]
-    if not included_T.any():
-        return [*row, DASH, "open", *([DASH] if len(clusters_T) else [])]
-    interval = rates.intervals.of(difference)
-    met = (planned.mean is None or interval.mean >= planned.mean) and (
-        planned.low is None or interval.low > planned.low
-    )
-    result = "met" if met else "missed"
-    if first.incomplete or second.incomplete:
-        result = "open"
-    row += [interval_cell(interval, arms=(first.name, second.name)), result]
+    if included_T.any():
+        interval = rates.intervals.of(difference)
+        met = (planned.mean is None or interval.mean >= planned.mean) and (
+            planned.low is None or interval.low > planned.low
+        )
+        result = "open" if first.incomplete or second.incomplete else "met" if met else "missed"
+        row += [interval_cell(interval, arms=(first.name, second.name)), result]
+    else:
+        row += [DASH, "open"]
     if len(clusters_T):
         row.append(_interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
     return row

@@ -31,8 +31,7 @@ from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last,
 
 from ..measure.statistics import over_seeds
 from ..view.charts import thin
-from .evaluation import ReportInput
-from .solved import interval_cell
+from .evaluation import ReportInput, interval_cell
 
 _STAGES = {
     "warm": "warm start",

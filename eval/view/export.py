@@ -98,8 +98,8 @@ def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: P
     """
     if path.suffix not in (".html", ".htm") or path.is_dir():
         raise ConfigError(f"{path} is not the name of an HTML file: end it with .html.")
-    sources, anchors = list(runs), Anchors()
-    site = Site(sources, Index(sources, index), anchors)
+    anchors = Anchors()
+    site = Site(runs, Index(runs, index), anchors)
     site.index.update()
     rows, total = select_stories(site.index, most_stories)
     # Training seeds of an arm count together.
@@ -116,8 +116,8 @@ def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: P
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-        file.writelines(site.stream(Page("file.html", ", ".join(source.name for source in sources), content)))
-    return f"{path} shows {', '.join(source.name for source in sources)}. {notice}"
+        file.writelines(site.stream(Page("file.html", ", ".join(source.name for source in runs), content)))
+    return f"{path} shows {', '.join(source.name for source in runs)}. {notice}"
 
 
 def _front(site: Site, anchors: Anchors, reports: Sequence[_FilePart]) -> Iterator[_FilePart]:

@@ -36,7 +36,7 @@ class Order(NamedTuple):
         first = self.value + ways[self.descending != backwards]
         return ", ".join([first, *(name + ways[backwards] for name in _TIE_BREAKERS if name != self.value)])
 
-    def after(self, *, backwards: bool = False) -> str:
+    def after(self, *, backwards: bool) -> str:
         """Return the condition for stories behind the one with the parameters `:value`, `:task`, `:run` and `:arm`."""
         way = "<" if self.descending != backwards else ">"
         key = f"(task, run, arm) {'<' if backwards else '>'} (:task, :run, :arm)"

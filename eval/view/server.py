@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -129,10 +128,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @contextmanager
-def open_site(runs: Sequence[OpenRun], index: Path | None = None) -> Iterator[Site]:
+def open_site(runs: Sequence[OpenRun]) -> Iterator[Site]:
     """Yield the site of these runs, whose index is updated in the background until the end of the `with` block."""
-    sources = list(runs)
-    site = Site(sources, Index(sources, index))
+    site = Site(runs, Index(runs))
     stopped = threading.Event()
     updater = threading.Thread(target=_follow, args=(site.index, stopped), name="view-index")
     updater.start()

@@ -41,7 +41,8 @@ def fill(store: Store) -> None:
 
 def test_facts_of_a_task_are_gathered_from_all_arms(store: Store) -> None:
     fill(store)
-    facts = {task_facts.task_id: task_facts for task_facts in facts_by_task(store, FIRST_TRIAL, ["eval/x", "eval/y"])}
+    read = facts_by_task(store, FIRST_TRIAL, {"eval/x": FIRST_TRIAL, "eval/y": FIRST_TRIAL})
+    facts = {task_facts.task_id: task_facts for task_facts in read}
     assert tuple(facts) == NAMES
     assert [facts[name].first for name in NAMES] == [*(attempt(name, 0) for name in NAMES[:-1]), None]
     for name in NAMES[1:-1]:
@@ -63,7 +64,7 @@ def test_many_arms_of_many_tasks_are_read_with_the_connections_of_one(store: Sto
     arms = [f"eval/x/{seed}" for seed in range(20)]
     for arm in arms:
         add_trajectory(store, Key(arm=arm, task_id="229", trial=1), attempt("229", 1))
-    facts = list(facts_by_task(store, FIRST_TRIAL, arms))
+    facts = list(facts_by_task(store, FIRST_TRIAL, dict.fromkeys(arms, FIRST_TRIAL)))
     assert [task_facts.task_id for task_facts in facts] == names
     assert [len(seed.attempts) for seed in facts[-1].seeds.values()] == [2] * 20
     assert all(task_facts.first == attempt(task_facts.task_id, 0) for task_facts in facts)

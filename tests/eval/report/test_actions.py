@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eval.measure.results import arm_results
-from eval.report.attempts import ActionsByTrial, ActionsOfTasks
+from eval.report.attempts import ActionsOfTasks, AttemptsByTrial
 from eval.report.evaluation import facts_by_task
 from retroformer.method.records import Key, Outcome, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
@@ -32,11 +32,11 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
     tasks = [task(name) for name in ("c", "b", "a")]
     results = arm_results(store, tasks, arms, trials=3)
     counted, each, some = (
-        ActionsByTrial(results),
+        AttemptsByTrial(results),
         ActionsOfTasks(tasks, results),
         ActionsOfTasks([*tasks, *tasks * 4], results),
     )
-    for facts in facts_by_task(store, FIRST_TRIAL, [f"eval/{arm}" for arm in arms]):
+    for facts in facts_by_task(store, FIRST_TRIAL, {f"eval/{arm}": FIRST_TRIAL for arm in arms}):
         for counter in (counted, each, some):
             counter.add(facts)
     store.close()
@@ -52,7 +52,7 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
         "| a | silent | 4, solved | - | - |",
     ]
     assert "of each attempt, the first 10 of 15 tasks." in markdown(some.table()), "30 rows at most"
-    assert tables_in(markdown(counted.table()))[0] == [
+    assert tables_in(markdown(counted.actions()))[0] == [
         # x: a took 4; b 10 + 6, solved; c 20 + 12 + 8, unsolved.
         "| x | solved | 4.0 (1) | 6.0 (1) | - | 10.0 (2) |",
         "| x | all | 11.3 (3) | 9.0 (2) | 8.0 (1) | 20.0 (3) |",

@@ -24,7 +24,7 @@ def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> AttemptGroups:
         retry = attempt_at(riddle, outcome=outcome).model_copy(update={"judged": judged})
         add_trajectory(store, Key(arm="eval/x", task_id=riddle.id, trial=1), retry)
     groups = AttemptGroups(arm_results(store, tasks, {"x": ["eval/x"]}, trials=2))
-    for facts in facts_by_task(store, FIRST_TRIAL, ["eval/x"]):
+    for facts in facts_by_task(store, FIRST_TRIAL, {"eval/x": FIRST_TRIAL}):
         groups.add(facts)
     store.close()
     return groups

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.measure.results import arm_results
-from eval.report.attempts import ClassesByTrial, is_hallucination, is_inefficient
+from eval.report.attempts import AttemptsByTrial, is_hallucination, is_inefficient
 from eval.report.evaluation import facts_by_task
 from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
@@ -60,11 +60,11 @@ def rows(folder: Path, attempts: dict[str, list[Trajectory]], arms: dict[str, li
         for trial, attempt in enumerate(made):
             for stored in stored_arms if trial else [FIRST_TRIAL]:
                 add_trajectory(store, Key(arm=stored, task_id=name, trial=trial), attempt)
-    classes = ClassesByTrial(arm_results(store, [task(name) for name in attempts], arms, trials=3))
-    for facts in facts_by_task(store, FIRST_TRIAL, stored_arms):
+    classes = AttemptsByTrial(arm_results(store, [task(name) for name in attempts], arms, trials=3))
+    for facts in facts_by_task(store, FIRST_TRIAL, dict.fromkeys(stored_arms, FIRST_TRIAL)):
         classes.add(facts)
     store.close()
-    return [line for line in markdown(classes.table()).splitlines() if line.startswith("| x")]
+    return [line for line in markdown(classes.failure_classes()).splitlines() if line.startswith("| x")]
 
 
 ATTEMPTS = {
