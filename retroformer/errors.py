@@ -26,6 +26,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from retroformer.endpoint.secrets.redaction import guard_output, redact
@@ -139,6 +140,13 @@ def usage_of(error: BaseException) -> "Usage":
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type."""
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and message of an error of foreign code, whose own text may raise another one."""
+    with suppress(Exception):
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__
 
 
 def run_command(command: Callable[[list[str]], None]) -> None:

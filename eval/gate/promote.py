@@ -5,6 +5,7 @@ a later test against the same adapter plays its half only.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -35,6 +36,8 @@ from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
 from ..play.evaluation import Evaluation
 from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
 from .monitor import evidence_of
+
+logger = logging.getLogger(__name__)
 
 _TRIALS = 2
 """The first attempt, which both share, and one retry."""
@@ -164,11 +167,19 @@ async def decide(plan: PromotionTest) -> Decision:
     return Decision(f"Promoted: reflector is {plan.candidate} ({evidence}).", promotion)
 
 
-def tasks_to_retry(store: Store, tasks: Sequence[Task]) -> list[Task]:
-    """Return the tasks that failed at first. One without a first attempt is left out: no adviser took part in it."""
-    rows = store.attempt_rows(GATE_FIRST_TRIAL, [task.id for task in tasks])
-    failed = {row.task_id for row in rows if row.failed}
-    return [task for task in tasks if task.id in failed]
+def tasks_to_retry(store: Store, tasks: Sequence[Task], openings: dict[str, str]) -> list[Task]:
+    """Return the tasks that failed at first. One without a first attempt is left out: no adviser took part in it.
+
+    So is one that begins as another has, since copies of a task are no independent evidence. `openings` has the task
+    that counts for each opening so far, and grows.
+    """
+    ids = [task.id for task in tasks]
+    failed = {row.task_id for row in store.attempt_rows(GATE_FIRST_TRIAL, ids) if row.failed}
+    begun = dict(store.openings(GATE_FIRST_TRIAL, ids))
+    copies = [name for name in ids if name in begun and openings.setdefault(begun[name], name) != name]
+    if copies:
+        logger.warning("%d tasks begin as others do and are not counted, such as %r.", len(copies), copies[0])
+    return [task for task in tasks if task.id in failed.difference(copies)]
 
 
 def differences_of(store: Store, failed: Sequence[Task], candidate: str, baseline: str) -> list[float]:
@@ -209,14 +220,14 @@ async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple
     for one in played:
         store.declare(one.stored, one.conditions)
     first, *sides = map(evaluation.experience_of, played)
-    differences = list[float]()
+    differences, openings = list[float](), dict[str, str]()
     test = sequential_test(differences, LEVEL)
     with tally("gate", len(plan.tasks)) as counts:
         for experience in (first, *sides):
             experience.on_event = counts.count
         for chunk in chunks(plan.tasks, concurrency):
             await work_through(ledger, [Work(first, chunk)], concurrency, lambda _, __: None)
-            failed = await ledger.ask(tasks_to_retry, store, chunk)
+            failed = await ledger.ask(tasks_to_retry, store, chunk, openings)
             await work_through(ledger, [Work(side, failed) for side in sides], concurrency, lambda _, __: None)
             for _ in chunk:
                 counts.advance()

@@ -1,10 +1,12 @@
 """An evaluation: the components, tasks and budget that all arms share, and how its tasks are played."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 from retroformer.agents.arms.arm import Arm, ArmParts
@@ -22,7 +24,7 @@ from retroformer.config.parts import (
     reflection_renderer,
 )
 from retroformer.environments.registry import taskset
-from retroformer.files.text import sha256_of
+from retroformer.files.text import canonical_json, differences, sha256_of
 from retroformer.method.protocols import Agent, Reflector
 from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial, first_trial_with, is_for_training, is_gate_arm, own_first_trial
@@ -36,6 +38,8 @@ from retroformer.run.store import Store, open_store
 from .preflight import setting_of, training_attempts, with_arm_settings, with_repeat
 from .verify import verify_actor
 
+_OF_TRAINING = ("reflector.endpoint.adapter_sha256=", "actor.endpoint.adapter_sha256=", "sources=")
+"""Conditions that change when the adapter of an arm, or of the arm that a placebo deals out, is trained again."""
 _SEEDS_OF_A_REPEAT = 1_000_003
 """Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
 
@@ -110,11 +114,38 @@ class Evaluation:
     @cached_property
     def arms(self) -> dict[str, PlayedArm]:
         """Arms with one model of each role, by their names in the store."""
+        names = self.stored_names
         return {
-            stored: self.played_arm(stored, arm, self._first_trial_of(stored, arm))
+            stored: self.played_arm(stored, arm, self._first_trial_of(stored, arm), names)
             for name, whole in self.experiment.eval.arms.items()
-            for stored, arm in zip(self.experiment.eval.stored_names[name], whole.split().values(), strict=True)
+            for stored, arm in zip(names[name], whole.split().values(), strict=True)
         }
+
+    @cached_property
+    def stored_names(self) -> dict[str, list[str]]:
+        """Names in the store of each arm: one, or one for each of its training seeds.
+
+        An arm whose adapter was trained again since it was played is played anew under a name of its own, and so is a
+        placebo of it; all other facts stay.
+        """
+        arms, names = self.experiment.eval.arms, dict[str, list[str]]()
+        for name in sorted(arms, key=lambda name: arms[name].source is not None):
+            plain = zip(self.experiment.eval.stored_names[name], arms[name].split().values(), strict=True)
+            names[name] = [self._version(stored, arm, names) for stored, arm in plain]
+        return names
+
+    def _version(self, stored: str, arm: Arm, names: Mapping[str, Sequence[str]]) -> str:
+        """Return the name of an arm in the store; a hash follows if its adapter alone is not that of its facts."""
+        played = self.played_arm(stored, arm, self._first_trial_of(stored, arm), names)
+        wanted = json.loads(canonical_json(self.conditions_of(played)))
+        changed = list(differences(self.store.conditions(stored) or wanted, wanted))
+        is_adapter = all(change.startswith(_OF_TRAINING) for change in changed)
+        return f"{stored}@{sha256_of(wanted)[:12]}" if changed and is_adapter else stored
+
+    def conditions_of(self, arm: PlayedArm) -> dict[str, Any]:
+        """Return the conditions of an arm's facts in this evaluation."""
+        repeat = {"repeat": self.repeat} if self.repeat else {}
+        return arm.conditions | repeat | {"first_trial": arm.first_trial}
 
     @cached_property
     def first_trials(self) -> dict[str, PlayedArm]:
@@ -136,8 +167,13 @@ class Evaluation:
             return own_first_trial(stored)
         return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
 
-    def played_arm(self, stored: str, arm: Arm, first_trial: str) -> PlayedArm:
-        """Return an arm with one model of each role as it is played on these tasks."""
+    def played_arm(
+        self, stored: str, arm: Arm, first_trial: str, names: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> PlayedArm:
+        """Return an arm with one model of each role as it is played on these tasks.
+
+        `names` has the names in the store of the arms whose advice it may give.
+        """
         experiment = self.experiment
         own = with_arm_settings(experiment, arm)
         parts = ArmParts(
@@ -153,6 +189,7 @@ class Evaluation:
             render=lambda: reflection_renderer(own),
             reflector=replace(self.components, experiment=own).reflector,
             attempts=lambda runs: training_attempts(experiment, runs),
+            stored_names=names,
         )
         return PlayedArm(stored, first_trial, arm, own, self.components, parts)
 
@@ -210,7 +247,7 @@ async def open_evaluations(
         repeats = range(1, config.experiment.eval.repeats + 1)
         evaluations = [whole.repeated(number) for number in repeats] if len(repeats) > 1 else [whole]
         for evaluation in evaluations:
-            _declare(evaluation)
+            declare(evaluation)
         verify_actor(evaluations[0].experiment, whole.components)
         yield evaluations
 
@@ -228,7 +265,7 @@ async def open_player(config: Config, name: str, repeat: int) -> AsyncIterator[P
     by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with _start(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
-            _declare(evaluation)
+            declare(evaluation)
 
             async def play(chunk: Chunk) -> ChunkResult:
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.
@@ -262,7 +299,7 @@ async def _start(
         yield Evaluation(config, components, ledger, tasks, slots, budget, name, repeat)
 
 
-def _declare(evaluation: Evaluation) -> None:
+def declare(evaluation: Evaluation) -> None:
     """Raise ConfigError if any arm holds facts of other conditions, before an arm plays."""
     store, repeat = evaluation.store, {"repeat": evaluation.repeat} if evaluation.repeat else {}
     plan = plan_of(evaluation.experiment, evaluation.tasks)
@@ -270,7 +307,7 @@ def _declare(evaluation: Evaluation) -> None:
     for stored, arm in first_trials.items():
         store.declare(stored, arm.conditions | repeat | plan)
     for stored, arm in evaluation.arms.items():
-        store.declare(stored, arm.conditions | repeat | {"first_trial": arm.first_trial})
+        store.declare(stored, evaluation.conditions_of(arm))
 
 
 def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, str]:

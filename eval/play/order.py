@@ -23,6 +23,7 @@ from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import AttemptRow, Store
 
 from .evaluation import Evaluation
+from .preflight import warn_of_equal_openings
 
 
 async def play_arms(evaluation: Evaluation) -> None:
@@ -32,7 +33,7 @@ async def play_arms(evaluation: Evaluation) -> None:
         RetroformerError: the first error of a task, or a source of placebos is unfinished.
     """
     arms = evaluation.experiment.eval.arms
-    stored = evaluation.experiment.eval.stored_names
+    stored = evaluation.stored_names
     placebos = [name for name, arm in arms.items() if arm.source is not None]
     learning = [name for name, arm in arms.items() if arm.learns_while_playing]
 
@@ -41,6 +42,8 @@ async def play_arms(evaluation: Evaluation) -> None:
         return await evaluation.play(", ".join(names), singles) if singles else {}
 
     await evaluation.play("trial 0", evaluation.first_trials)
+    for first in evaluation.first_trials:
+        await evaluation.ledger.ask(warn_of_equal_openings, evaluation.store, evaluation.tasks, first)
     played = await retry([name for name in arms if name not in {*placebos, *learning}])
     learners = []
     for single in [single for name in learning for single in stored[name]]:

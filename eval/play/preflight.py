@@ -8,6 +8,7 @@ adapters they start from, so an adapter of another run is checked without that r
 an address of its own has no folder, and passes.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -21,12 +22,14 @@ from retroformer.config.parts import check_prompts, held_out_tasks, require_addr
 from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.method.records import Task, Trajectory
+from retroformer.method.records import LONGEST_NAME, Task, Trajectory
 from retroformer.run.adapters import REFLECTOR, has_adapter, model_folder, reward_folder, served_folder
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
 from retroformer.run.store import Store, open_whole_store
+
+logger = logging.getLogger(__name__)
 
 
 def preflight(experiment: Experiment) -> tuple[Task, ...]:
@@ -64,6 +67,8 @@ def check_arms(experiment: Experiment) -> None:
     first_trials = {FIRST_TRIAL, *map(first_trial_with, sharing)}
     own = [own_first_trial(name) for title, arm in arms.items() if arm.advises_first for name in stored[title]]
     name, count = Counter([*first_trials, *own, *chain.from_iterable(stored.values())]).most_common(1)[0]
+    if long := [name for name in chain.from_iterable(stored.values()) if len(name.encode()) > LONGEST_NAME]:
+        raise ConfigError(f"eval.arms: the name {long[0][:40]!r}... has more than {LONGEST_NAME} bytes; shorten it.")
     if count > 1:
         raise ConfigError(f"eval.arms: two arms would be stored as {name!r}; give one of them another name.")
 
@@ -142,6 +147,17 @@ def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
         raise ConfigError(
             f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
             "name another split with eval.split=NAME."
+        )
+
+
+def warn_of_equal_openings(store: Store, tasks: Sequence[Task], first_trial: str) -> None:
+    """Warn if tasks begin as training tasks of other ids do: they may be the same, which no id shows."""
+    trained = {opening: key for arm in store.arms() if is_for_training(arm) for key, opening in store.openings(arm)}
+    played = store.openings(first_trial, [task.id for task in tasks]) if trained else ()
+    if equal := [(task_id, trained[opening]) for task_id, opening in played if opening in trained]:
+        logger.warning(
+            "%d of %d evaluation tasks begin as training tasks do, such as %r as %r: check that they are not the same.",
+            *(len(equal), len(tasks), *equal[0]),
         )
 
 

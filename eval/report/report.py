@@ -160,7 +160,7 @@ def _results(evaluation: Evaluation) -> list[ArmResult]:
     return arm_results(
         store,
         tasks,
-        experiment.eval.stored_names,
+        evaluation.stored_names,
         experiment.loop.trials,
         first_trial(evaluation.name),
         firsts,

@@ -23,8 +23,10 @@ from retroformer.config.file import load
 from retroformer.config.imports import Stage, stage_package
 from retroformer.config.parts import held_out_tasks
 from retroformer.errors import ConfigError, ServiceError
+from retroformer.run.adapters import has_adapter
 from retroformer.run.arm_names import eval_arm
-from retroformer.run.store import open_whole_store
+from retroformer.run.provenance import folder_sha256
+from retroformer.run.store import Store, open_whole_store
 
 from ..measure.results import arm_results
 
@@ -131,11 +133,22 @@ def _comparison_overrides(experiment: Experiment, names: Sequence[str]) -> list[
     ]
 
 
+def _played_now(store: Store, name: str, folder: Path) -> str:
+    """Return the arm in which the adapter in `folder` was played; one that was trained again has several."""
+    sha256 = folder_sha256(folder) if has_adapter(folder) else None
+    for arm in store.arms():
+        endpoint = (store.conditions(arm) or {}).get("reflector", {}).get("endpoint", {})
+        if arm.partition("@")[0] == eval_arm(name) and sha256 and endpoint.get("adapter_sha256") == sha256:
+            return arm
+    return eval_arm(name)
+
+
 def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     """Return the share of the development tasks that each of these reflectors solves by the last trial."""
     development = load(config, [*overrides, *_comparison_overrides(experiment, names)])
     tasks = held_out_tasks(development)
     with closing(open_whole_store(development)) as store:
-        arms, last_counts = {name: [eval_arm(name)] for name in names}, development.evaluator.last_counts
+        arms = {name: [_played_now(store, name, experiment.folder / name)] for name in names}
+        last_counts = development.evaluator.last_counts
         results = arm_results(store, tasks, arms, development.loop.trials, last_counts=last_counts)
     return {result.name: float(result.solved_NT[-1].mean()) for result in results}

@@ -121,7 +121,7 @@ def text_of(task: Any) -> str:
         shown = {name: value for name, value in _shown(fields).items() if name not in ("id", "split")}
         return json.dumps(shown or fields.get("id"), ensure_ascii=False, default=str)
     with suppress(Exception):
-        return repr(task)
+        return repr(_shown(task))
     return f"<{type(task).__name__}>"
 
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, fields_of, text_of
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.own_server import provenance
-from retroformer.endpoint.secrets.redaction import redact
-from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, usage_of
+from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, describe, usage_of
 from retroformer.files.text import storable
 from retroformer.method.ancestors import ancestors
 from retroformer.method.records import LONGEST_NAME, Key, Lesson, Memory, Reflection, Task, Trajectory
@@ -78,8 +77,7 @@ class ChainRecorder:
 
     async def keep_invalid(self, story: OpenTask, error: BaseException) -> None:
         """Count an attempt that crashed. Raises StoreError, ConfigError."""
-        cause = redact(storable(f"{type(error).__name__}: {error}"))
-        await self._ledger.keep_invalid(NewInvalid(story.key, cause, usage_of(error)))
+        await self._ledger.keep_invalid(NewInvalid(story.key, describe(error), usage_of(error)))
 
     async def next_advice(self, story: OpenTask, failure: Trajectory) -> str:
         """Write the advice for the next attempt, or none for a story without advice, and go on to its trial.

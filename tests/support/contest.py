@@ -34,7 +34,7 @@ def contest_run(folder: Path) -> Path:
     """Write an agent, its tasks, a base model, the adapters `sft` and `dpo` and a config, and return its path."""
     (folder / "doors.py").write_text(AGENT)
     lines = [
-        json.dumps({"id": f"{split}-{number}", "input": "Open the door.", "split": split})
+        json.dumps({"id": f"{split}-{number}", "input": f"Open the door {number}.", "split": split})
         for split in ("helped", "harmed", "even")
         for number in range(TASKS)
     ]

@@ -71,6 +71,8 @@ class ArmParts:
     """Function that connects to a model at the reflector's endpoint: (name, temperature). Raises MissingInput."""
     attempts: Callable[[Sequence[str]], Iterator[Trajectory]]
     """Function that yields the collected attempts of these runs. Raises MissingInput if one of them has none."""
+    stored_names: Mapping[str, Sequence[str]]
+    """Names in the store of the arms that write advice."""
 
 
 class Arm(Section):

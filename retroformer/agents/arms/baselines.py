@@ -15,7 +15,7 @@ from retroformer.files.document import Words, code, emphasis
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
-from retroformer.run.arm_names import DOCUMENT, eval_arm
+from retroformer.run.arm_names import DOCUMENT
 
 if TYPE_CHECKING:
     from retroformer.run.store import StoredReflection
@@ -167,7 +167,7 @@ class PlaceboArm(Arm):
 
     def _sources(self, parts: ArmParts) -> list[str]:
         """Return the names in the store of the arm whose advice is given."""
-        return [eval_arm(self.of, seed) for seed in parts.setting.arms[self.of].split()]
+        return list(parts.stored_names[self.of])
 
     def _suits(self, parts: ArmParts) -> "Callable[[Trajectory, StoredReflection], bool]":
         """Return the rule by which a piece of advice may be given about a failure."""

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from retroformer.errors import EnvironmentFailure
+from retroformer.errors import EnvironmentFailure, describe
 from retroformer.files.bounded import MIB, size
 from retroformer.files.program_guard import ErrorOutput, guard_command
 
@@ -103,7 +103,7 @@ def failure_of(what: str, error: BaseException) -> EnvironmentFailure:
     """Return the failure of an attempt in which the user's own code raised an error, with its traceback."""
     first = error.__traceback__ and error.__traceback__.tb_next
     lines = "".join(traceback.format_exception(type(error), error, first))[-_TRACEBACK_CHARACTERS:]
-    return EnvironmentFailure(f"{what} raised {type(error).__name__}: {shortened(str(error))}.\n{lines.strip()}")
+    return EnvironmentFailure(f"{what} raised {shortened(describe(error))}.\n{lines.strip()}")
 
 
 class HttpAgent:

@@ -1,10 +1,13 @@
 """Queries on the store: single facts, streams of facts in the order of their keys, and counts by SQL."""
 
 import hashlib
+import json
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -77,6 +80,18 @@ class FactReader:
         for row in self._stream(REFLECTIONS, columns, arm, task_ids):
             reflection = self._parser.record(Reflection, row.record)
             yield StoredReflection(_key(row), row.previous_candidate, reflection, self._parser.time(row.stored_at))
+
+    def openings(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+        """Yield the keys of an arm's tasks with a hash, which is equal for tasks that begin with the same text."""
+        chosen = sa.select(TRAJECTORIES.c.task_id, TRAJECTORIES.c.record)
+        first = chosen.where(self._of_arm(TRAJECTORIES, arm), TRAJECTORIES.c.trial == 0)
+        queries = [first]
+        if task_ids is not None:
+            queries = [first.where(TRAJECTORIES.c.task_id.in_(chunk)) for chunk in chunks(task_ids, _IDS_AT_ONCE)]
+        for row in chain.from_iterable(map(self._database.stream, queries)):
+            opening = " ".join(unicodedata.normalize("NFC", json.loads(row.record)["opening"]).casefold().split())
+            if opening:
+                yield row.task_id, hashlib.sha256(opening.encode()).hexdigest()
 
     def stored_times(self, arm: str, task_id: str) -> dict[Key, str]:
         """Return when the attempts at a task were stored."""

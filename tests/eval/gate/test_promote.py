@@ -13,7 +13,7 @@ from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput,
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.arm_names import GATE_FIRST_TRIAL
 from retroformer.run.promotions import History, roll_back
-from retroformer.run.store import open_store
+from retroformer.run.store import Store, open_store
 from tests.support.characters import attempt_at
 from tests.support.contest import TASKS, contest_run
 from tests.support.facts import add_trajectory
@@ -100,22 +100,34 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
 
 
 def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missing(tmp_path: Path) -> None:
-    from retroformer.run.store import Store
-
     tasks = [Task(id=name, environment="riddles", split="train") for name in ("a", "b", "c")]
     with closing(Store(f"sqlite:///{tmp_path}/gate.db", "gate")) as store:
 
         def add(arm: str, name: str, trial: int, reward: float) -> None:
             outcome = Outcome.SUCCESS if reward >= 1 else Outcome.FAILURE
             attempt = attempt_at(Task(id=name, environment="riddles", split="train"), (reward,), outcome)
+            attempt = attempt.model_copy(update={"opening": f"Riddle {name}"})
             add_trajectory(store, Key(arm=arm, task_id=name, trial=trial), attempt)
 
         add(GATE_FIRST_TRIAL, "b", 0, 0.0)
         add(GATE_FIRST_TRIAL, "c", 0, 1.0)
         add("gate/new", "b", 1, 7.0)
-        failed = tasks_to_retry(store, tasks)
+        failed = tasks_to_retry(store, tasks, {})
         assert [task.id for task in failed] == ["b"], "c was solved at first, and a was never played"
         with pytest.raises(InfrastructureFailure, match="1 retries could not be played, such as that of 'b'"):
             differences_of(store, failed, "gate/new", "gate/old")
         add("gate/old", "b", 1, -0.25)
         assert differences_of(store, failed, "gate/new", "gate/old") == [1.0], "returns count as at least 0, at most 1"
+
+
+def test_copies_of_one_task_are_one_pair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tasks = [Task(id=f"copy-{number}", environment="riddles", split="train") for number in range(8)]
+    with closing(Store(f"sqlite:///{tmp_path}/gate.db", "gate")) as store:
+        for number, task in enumerate(tasks):
+            opening = ("Caf\u00e9?", "  cafe\u0301? ")[number % 2]
+            attempt = attempt_at(task).model_copy(update={"opening": opening})
+            add_trajectory(store, Key(arm=GATE_FIRST_TRIAL, task_id=task.id), attempt)
+        openings = dict[str, str]()
+        played = [tasks_to_retry(store, tasks[start : start + 4], openings) for start in (0, 4)]
+    assert [[task.id for task in chunk] for chunk in played] == [["copy-0"], []]
+    assert "3 tasks begin as others do and are not counted, such as 'copy-1'" in caplog.text

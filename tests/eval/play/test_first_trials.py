@@ -4,15 +4,24 @@ import asyncio
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from eval.play.evaluation import Evaluation, declare
 from eval.report.report import compare_arms
 from retroformer.coach.stories.reading import read_story, story_arms
 from retroformer.config.file import Config
+from retroformer.config.parts import Connections, Parts, chosen_tasks
 from retroformer.errors import ConfigError
+from retroformer.method.records import Key, Usage
 from retroformer.run.arm_names import FIRST_TRIAL
-from retroformer.run.store import open_store
+from retroformer.run.attempts import Budget
+from retroformer.run.ledger import Ledger
+from retroformer.run.provenance import Provenance, ServedModel
+from retroformer.run.store import NewTrajectory, open_store
+from tests.support.arms import config_with
+from tests.support.characters import attempt_at
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
@@ -84,3 +93,47 @@ def test_prompts_of_an_arm_that_would_do_nothing_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         asyncio.run(compare_arms(config_at(tmp_path, "http://127.0.0.1:1/v1", override)))
+
+
+def test_an_adapter_that_was_trained_again_is_played_anew_and_all_other_facts_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arms = {
+        "nothing": {"kind": "none"},
+        "trained": {"kind": "model", "model": "sft"},
+        "frozen": {"kind": "model", "model": "base"},
+        "placebo": {"kind": "placebo", "of": "trained"},
+    }
+    config = config_with(tmp_path, "http://127.0.0.1:1/v1", arms, "reflector.endpoint.base_url=", "eval.tasks=2")
+    experiment = config.experiment
+    tasks = chosen_tasks(experiment, 2, experiment.held_out_splits)
+
+    def names(adapter: str, base: str = "b") -> list[str]:
+        """Return the names in the store under which the arms are played with this adapter, and play them."""
+        plain = ServedModel(base_sha256=base, adapter_sha256=None, chat_template_sha256="t")
+        models = {"base": plain, "sft": plain.model_copy(update={"adapter_sha256": adapter})}
+        provenance = Provenance(models=models, dtype="float32", versions={})
+        nothing: Any = None
+        components = Parts(nothing, nothing, None, Connections(None), {}, experiment, provenance)
+        with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+            budget = Budget(experiment.eval, Usage)
+            evaluation = Evaluation(config, components, ledger, tasks, asyncio.Semaphore(1), budget)
+            declare(evaluation)
+            for name in evaluation.arms:
+                key = Key(arm=name, task_id=tasks[0].id, trial=1)
+                store.add([NewTrajectory(key, attempt_at(tasks[0]))])
+            return list(evaluation.arms)
+
+    first = names("one")
+    assert first == ["eval/nothing", "eval/trained", "eval/frozen", "eval/placebo"]
+    assert names("one") == first
+    second = names("two")
+    assert second[::2] == first[::2]
+    assert second[1].startswith("eval/trained@")
+    assert second[3].startswith("eval/placebo@")
+    assert names("two") == second
+    assert names("one") == first, "the facts of the first adapter are still there"
+    assert len({*first, *second, *names("three")}) == 8
+    with pytest.raises(ConfigError, match="base_sha256='b', not 'other'"):
+        names("two", base="other")

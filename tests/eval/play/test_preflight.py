@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.play.preflight import check_arms, refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
+from eval.play.preflight import (
+    check_arms,
+    refuse_adapters_trained_on,
+    refuse_tasks_of_runs,
+    refuse_trained_tasks,
+    warn_of_equal_openings,
+)
 from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.environments.registry import taskset
@@ -182,6 +188,10 @@ def test_nothing_is_played_if_an_adapter_was_trained_on_a_held_out_task(config: 
             "eval.comparisons: trial 2 is not played with loop.trials=2; the last one is 1.",
         ),
         (
+            f"eval.arms.{'a' * 600}={{kind: none}}",
+            f"eval.arms: the name 'eval/{'a' * 35}'... has more than 500 bytes; shorten it.",
+        ),
+        (
             "eval.arms.trial 0={kind: none}",
             "eval.arms: two arms would be stored as 'eval/trial 0'; give one of them another name.",
         ),
@@ -289,3 +299,16 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
         report = compare(config)
     assert "| sft | " in report
     assert "yes: hash and pinned name match the folder of this run" in report
+
+
+def test_evaluation_tasks_that_begin_as_training_tasks_of_other_ids_are_named(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
+    with closing(open_store(load(config))) as store:
+        for arm, task, opening in (("collect", old, "A  Room."), ("eval/trial 0", new, "a room.")):
+            add_trajectory(
+                store, Key(arm=arm, task_id=task.id), attempt_at(task).model_copy(update={"opening": opening})
+            )
+        warn_of_equal_openings(store, [new], "eval/trial 0")
+    assert "1 of 1 evaluation tasks begin as training tasks do, such as 'game-01' as 'game-00'" in caplog.text

@@ -38,6 +38,20 @@ def test_an_error_of_the_first_attempt_is_raised_and_counted_as_invalid(coach: r
     assert (attempts, ratings, invalid) == ({}, [], ["Invalid: The bank is closed."])
 
 
+def test_an_error_without_a_text_is_raised_as_it_is(coach: rf.Reflector, url: str) -> None:
+    class Speechless(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    @coach.improve(trials=3, score=opens)
+    def agent(task: str, advice: str = "") -> str:
+        raise Speechless
+
+    with pytest.raises(Speechless):
+        agent("Open 1")
+    assert facts(url)[2] == ["Speechless"]
+
+
 def test_an_error_of_a_retry_leaves_the_result_of_the_attempt_before(
     coach: rf.Reflector, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,6 +325,7 @@ class Sum:
         ({"id": "a-1", "numbers": [2, {"n": 3, "Expected-Output": "SECRET"}], "label": "SECRET"}, '[2, {"n": 3}]'),
         ({"question": {"text": "What is 2 + 3?", "ground_truth": "SECRET"}}, "What is 2 + 3?"),
         (Sum("What is 2 + 3?", "SECRET"), "What is 2 + 3?"),
+        ({"numbers": {(2, 3): 4}, "solution": "SECRET"}, "{'numbers': {(2, 3): 4}}"),
     ],
     ids=str,
 )
