@@ -18,7 +18,7 @@ from retroformer.run.progress import line
 
 from . import processes
 from .base import load_tokenizer, trainable
-from .data.rows import Row, Rows, write_rows
+from .data.rows import write_rows
 from .data.samples import IGNORED, order_of_training
 from .imitation import adapted
 from .preflight import preflight
@@ -70,18 +70,6 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     lengths = rows.lengths("input_ids")
     preflight(stage, "samples", lengths, max(lengths, default=0), {})
     order = order_of_training(lengths, BATCH_SIZE, 1, stage.experiment.seed)
-    trainer = _trainer(stage, rows, order)
-    progress = run_trainer(trainer, stage)
-    for parameter in trainable(trainer.model):
-        parameter.data = parameter.data.to(torch.bfloat16)
-    metrics = {"samples": len(rows), **counts(demonstrations)} | progress
-    cost = meter.read(sum(lengths), progress["resumed_from_step"])
-    publish(stage, trainer.model.save_pretrained, metrics | cost)
-
-
-def _trainer(stage: Stage, rows: Rows[Row], order: Sequence[int]) -> Any:
-    """Return the trainer of a fresh adapter on `rows` in this order."""
-    torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
 
     def parts(number: int) -> Iterator[MicroBatch]:
         batch = [rows[index] for index in order[number * BATCH_SIZE :][:BATCH_SIZE]]
@@ -90,8 +78,15 @@ def _trainer(stage: Stage, rows: Rows[Row], order: Sequence[int]) -> Any:
             part = batch[start : start + ACTOR_ROWS]
             yield MicroBatch(part, sum(len(row["input_ids"]) for row in part), learnt=learnt)
 
+    torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
     batches = math.ceil(len(order) / BATCH_SIZE)
-    return sft_trainer(stage, LEARNING_RATE, adapted(stage.experiment.train, None), batches, parts)
+    trainer = sft_trainer(stage, LEARNING_RATE, adapted(train, None), batches, parts)
+    progress = run_trainer(trainer, stage)
+    for parameter in trainable(trainer.model):
+        parameter.data = parameter.data.to(torch.bfloat16)
+    metrics = {"samples": len(rows), **counts(demonstrations)} | progress
+    cost = meter.read(sum(lengths), progress["resumed_from_step"])
+    publish(stage, trainer.model.save_pretrained, metrics | cost)
 
 
 def labelled_text(tokenizer: Any, demonstration: Demonstration) -> LabelledText:

@@ -174,9 +174,9 @@ def _summary(metrics: StageMetrics) -> str:
     if losses := first_and_last(metrics.losses):
         parts.append("loss {:.3f} to {:.3f}".format(*losses))
     if "held_out_accuracy" in metrics.model_fields_set:
-        parts.append(
-            f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs{_test(metrics)}"
-        )
+        p_value, power = metrics.measure("held_out_p_value"), metrics.measure("held_out_power")
+        test = "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
+        parts.append(f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs{test}")
         if read := metrics.measure("held_out_tasks_read_by_start"):
             tasks = len(metrics.measure("held_out_tasks"))
             parts.append(f"its starting adapter was trained on {read} of {tasks} held-out tasks")
@@ -186,12 +186,6 @@ def _summary(metrics: StageMetrics) -> str:
     elif scores := first_and_last([update["score"] for update in metrics.history], most=2):
         parts.append("score {:+.2f} to {:+.2f}".format(*scores))
     return ", ".join([*parts, f"{metrics.seconds:.0f} s"])
-
-
-def _test(metrics: StageMetrics) -> str:
-    """Return the test of that accuracy against chance; empty if the stage held no pairs out."""
-    p_value, power = metrics.measure("held_out_p_value"), metrics.measure("held_out_power")
-    return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
 def _imitate(stage: Stage, texts: Sequence[AdviceText], adapters: Mapping[str, Adapter]) -> None:

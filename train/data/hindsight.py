@@ -39,20 +39,23 @@ def relabel(
     build: BuildHindsight | None,
     view: View,
     *,
-    other_goals: int = 0,
-    reads_history: bool = True,
+    other_goals: int,
+    reads_history: bool,
 ) -> Iterator[AdviceText]:
     """Yield advice about each failure in these arms for which there is some, then advice about its variations.
 
-    Args:
-        arms: arms with the failures.
-        build: builder of the environment's writer; None if it has none.
-        view: the reflector's prompt about a failure on which nobody has reflected.
-        other_goals: largest number of variations of each failure, each as a failure at another task.
-        reads_history: whether the prompt shows all attempts so far. Otherwise the writer is given the failure alone, so
-            that it writes nothing that the prompt does not show.
+    `build` builds the environment's writer, and is None if it has none. `view` writes the prompt about a failure on
+    which nobody has reflected. At most `other_goals` variations of each failure are written, each as a failure at
+    another task. Unless the reflector `reads_history`, the writer is given the failure alone, so that it writes nothing
+    that the prompt does not show.
     """
-    writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
+    attempts = (
+        attempt
+        for arm in arms
+        for key, attempt in arm.store.stream_trajectories(arm.arm)
+        if key.task_id not in arm.left_out
+    )
+    writer = None if build is None else build(attempts)
     for arm in arms:
         yield from (advice for advice in _of_arm(arm, writer, view, other_goals, reads_history) if advice.text.strip())
 
@@ -86,11 +89,6 @@ def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajec
     return (
         attempt for at, attempt in attempts.items() if at.task_id == key.task_id and at.trial >= key.trial and at != key
     )
-
-
-def _attempts(arm: RatedArm) -> Iterator[Trajectory]:
-    stored = arm.store.stream_trajectories(arm.arm)
-    return (attempt for key, attempt in stored if key.task_id not in arm.left_out)
 
 
 def _best_advice(arm: RatedArm) -> dict[tuple[str, int, int], tuple[str, bool]]:

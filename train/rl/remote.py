@@ -173,7 +173,10 @@ class RemoteSampler:
         """Send all requests, with the adapter in `folder` loaded."""
         server = self._model(folder.name, self._settings.base_url, self._settings.replicas)
         try:
-            async with self._loaded(folder):
+            saved = folder_sha256(folder)
+            async with contextlib.AsyncExitStack() as stack:
+                for address in (self._settings.base_url, *self._settings.replicas):
+                    await stack.enter_async_context(self._loaded_at(address, folder, saved))
                 await self._require_agreement(folder.name, requests[0], vocabulary)
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(_draw(server, request, vocabulary)) for request in requests]
@@ -191,16 +194,8 @@ class RemoteSampler:
         return LanguageModel(Endpoint(**same, base_url=address, replicas=tuple(replicas)), address, name)
 
     @contextlib.asynccontextmanager
-    async def _loaded(self, folder: Path) -> AsyncIterator[None]:
-        """Load the adapter in `folder` into every server, and unload it at the end."""
-        saved = folder_sha256(folder)
-        async with contextlib.AsyncExitStack() as stack:
-            for address in (self._settings.base_url, *self._settings.replicas):
-                await stack.enter_async_context(self._loaded_at(address, folder, saved))
-            yield
-
-    @contextlib.asynccontextmanager
     async def _loaded_at(self, address: SecretUrl, folder: Path, saved: str) -> AsyncIterator[None]:
+        """Load the adapter in `folder`, whose sha256 is `saved`, into a server, and unload it at the end."""
         server = self._model(folder.name, address)
         try:
             try:
