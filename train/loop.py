@@ -119,13 +119,13 @@ def take(
     most: int,
     updates: Iterator[Facts],
     history: list[Facts],
-    save: Callable[[], None],
+    save: Callable[[list[Facts]], None],
     status: Callable[[], str],
 ) -> None:
     """Take the `updates` that follow `history` until there are `most`, and append the facts of each to it.
 
     `unit` is what the stage counts: an update, or an episode of SAC. `save` writes a checkpoint after the last of
-    `history`, and `status` is the text of the progress line.
+    the history, and `status` is the text of the progress line.
 
     Raises:
         ServiceError: another process has ended; the checkpoints are those that a kill would have left.
@@ -143,7 +143,7 @@ def take(
                 progress.show(len(history), status())
                 stop = len(history) < most and stop_requested()
                 if stop or len(history) % stage.experiment.train.checkpoint_steps == 0:
-                    save()
+                    save(history)
                 if stop:
                     raise Stopped(stage.name, len(history), most, unit)
         except (Stopped, ServiceError):
@@ -157,7 +157,7 @@ def take(
         except RetroformerError:
             # The next update lacks a server, an environment or budget. The previous ones need not be repeated.
             if len(history) > resumed_from:
-                save()
+                save(history)
             raise
 
 

@@ -2,9 +2,9 @@
 
 import pickle
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,68 +13,65 @@ from retroformer.files import durable
 
 from .. import processes
 from ..integrity import newest_sound, verify, write_manifest, writing_to
-from .policy import POLICY, SharedBase
+from .policy import POLICY
 
 KEPT = 2
-PARTS = {"policy", "value_head", "optimizer", "history"}
 
 
-def save(folder: Path, model: SharedBase, optimizer: Any, history: list[dict[str, float]]) -> None:
-    """Write the state that the next update needs; only the main process writes.
+class Checkpoints(NamedTuple):
+    """Checkpoints in a folder. Random states are not in them, since every update sets its own seed."""
 
-    Random states are not included, since every update sets its own seed.
-    """
-    if not processes.is_main():
-        return
-    from peft import get_peft_model_state_dict
+    folder: Path
+    language_model: Any
+    """Its adapter `policy` is kept."""
+    parts: Mapping[str, Any]
+    """Modules, optimisers and buffers that the next update needs beside the policy, by name."""
 
-    state = {
-        "policy": get_peft_model_state_dict(model.language_model, adapter_name=POLICY),
-        "value_head": model.value_head.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "history": history,
-    }
-    save_state(folder, state)
+    def save(self, history: list[dict[str, float]]) -> None:
+        """Write the state after the updates of `history`; only the main process writes.
 
+        Raises:
+            OSError: the disk is full.
+        """
+        if not processes.is_main():
+            return
+        from peft import get_peft_model_state_dict
 
-def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write a state of tensors and plain types as the checkpoint of its `history`. Raises OSError: the disk is full."""
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished, path = folder / "unfinished", folder / f"update-{len(state['history']):06d}.pt"
-    with writing_to(folder):
-        torch.save(state, unfinished)
-        durable.sync(unfinished)
-        # Before the rename, so that every visible checkpoint can be verified.
-        write_manifest(_manifest(path), {path.name: unfinished})
-        durable.rename(unfinished, path)
-    _delete_all_but(path, folder)
+        state = {
+            "policy": get_peft_model_state_dict(self.language_model, adapter_name=POLICY),
+            **{name: part.state_dict() for name, part in self.parts.items()},
+            "history": history,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished, path = self.folder / "unfinished", self.folder / f"update-{len(history):06d}.pt"
+        with writing_to(self.folder):
+            torch.save(state, unfinished)
+            durable.sync(unfinished)
+            # Before the rename, so that every visible checkpoint can be verified.
+            write_manifest(_manifest(path), {path.name: unfinished})
+            durable.rename(unfinished, path)
+        _delete_all_but(path, self.folder)
 
+    def restore(self) -> list[dict[str, float]]:
+        """Load the newest sound checkpoint; return the facts of the updates so far, or [] without a checkpoint.
 
-def restore(folder: Path, model: SharedBase, optimizer: Any) -> list[dict[str, float]]:
-    """Load the newest sound checkpoint; return the facts of the updates so far, or [] without a checkpoint."""
-    from peft import set_peft_model_state_dict
+        Raises:
+            DamagedFile: there are checkpoints, and all of them are damaged.
+        """
+        from peft import set_peft_model_state_dict
 
-    state = restore_state(folder, PARTS, model.device)
-    if state is None:
-        return []
-    set_peft_model_state_dict(model.language_model, state["policy"], adapter_name=POLICY)
-    model.value_head.load_state_dict(state["value_head"])
-    optimizer.load_state_dict(state["optimizer"])
-    history: list[dict[str, float]] = state["history"]
-    return history
-
-
-def restore_state(folder: Path, parts: Set[str], device: torch.device) -> dict[str, Any] | None:
-    """Return the state of the newest sound checkpoint, which must have these parts; None without a checkpoint.
-
-    Raises:
-        DamagedFile: there are checkpoints, and all of them are damaged.
-    """
-    state: dict[str, Any] | None = newest_sound(folder, _checkpoints(folder), lambda path: _load(path, parts, device))
-    return state
+        names, device = {"policy", *self.parts, "history"}, self.language_model.device
+        state = newest_sound(self.folder, _checkpoints(self.folder), lambda path: _load(path, names, device))
+        if state is None:
+            return []
+        set_peft_model_state_dict(self.language_model, state["policy"], adapter_name=POLICY)
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+        history: list[dict[str, float]] = state["history"]
+        return history
 
 
-def _load(path: Path, parts: Set[str], device: torch.device) -> dict[str, Any]:
+def _load(path: Path, names: Set[str], device: torch.device) -> dict[str, Any]:
     verify(_manifest(path))
     try:
         state = torch.load(path, map_location=device, weights_only=True)
@@ -82,7 +79,7 @@ def _load(path: Path, parts: Set[str], device: torch.device) -> dict[str, Any]:
         raise
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
         raise DamagedFile(f"{path.name} is no checkpoint of this stage ({type(error).__name__})") from None
-    if not isinstance(state, dict) or state.keys() != parts:
+    if not isinstance(state, dict) or state.keys() != names:
         raise DamagedFile(f"{path.name} is no checkpoint of this stage")
     return state
 

@@ -45,8 +45,9 @@ from ..loop import Facts, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
 from ..stage import Meter, Stage, publish
-from . import checkpoint, grpo, ppo
+from . import grpo, ppo
 from .alarms import Describe, describer, first_alarms, with_alarms
+from .checkpoint import Checkpoints
 from .policy import SharedBase
 from .remote import responder, sampler_identity
 from .rewards import ModelScores, StoredGroups, score_scale
@@ -59,6 +60,7 @@ class PolicyRun(NamedTuple):
     meter: Meter
     model: SharedBase
     optimizer: torch.optim.Optimizer
+    checkpoints: Checkpoints
     prompts: list[list[int]]
     draw: SamplingSettings
     history: list[Facts]
@@ -133,22 +135,28 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapter
         optimizer = ppo.make_optimizer(model, settings)
     else:
         optimizer = grpo.make_optimizer(model, settings)
-    history = checkpoint.restore(stage.checkpoints, model, optimizer)
+    checkpoints = checkpoints_of(stage, model, optimizer)
+    history = checkpoints.restore()
     draw = sampling_settings(experiment, tokenizer, sampled_at_once(experiment, stage.name, longest))
-    return PolicyRun(meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage))
+    return PolicyRun(
+        meter, model, optimizer, checkpoints, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage)
+    )
+
+
+def checkpoints_of(stage: Stage, model: SharedBase, optimizer: torch.optim.Optimizer) -> Checkpoints:
+    """Return the checkpoints of a stage that trains a policy by `optimizer`."""
+    parts = {"value_head": model.value_head, "optimizer": optimizer}
+    return Checkpoints(stage.checkpoints, model.language_model, parts)
 
 
 def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:
     history, resumed_from = run.history, len(run.history)
 
-    def save() -> None:
-        checkpoint.save(stage.checkpoints, run.model, run.optimizer, history)
-
     def status() -> str:
         divergence = f"  kl {history[-1]['kl']:.2f}" if "kl" in history[-1] else ""
         return f"score {history[-1]['score']:+.2f}{divergence}"
 
-    take(stage, "update", settings.updates, with_alarms(updates, history), history, save, status)
+    take(stage, "update", settings.updates, with_alarms(updates, history), history, run.checkpoints.save, status)
     metrics = {
         "prompts": len(run.prompts),
         "updates": len(history),

@@ -66,8 +66,8 @@ class Transitions(NamedTuple):
 class Replay:
     """All steps played so far, attempt after attempt. None is dropped: a run plays fewer steps than fit in memory."""
 
-    def __init__(self, steps: Sequence[ActorStep] = ()) -> None:
-        self._steps = list(steps)
+    def __init__(self) -> None:
+        self._steps: list[ActorStep] = []
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -91,7 +91,7 @@ class Replay:
         ]
         return Transitions(steps, following)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return all steps in the plain types that a checkpoint may hold."""
         return {
             "prompts": [step.state.prompt for step in self._steps],
@@ -102,12 +102,11 @@ class Replay:
             "over": [step.over for step in self._steps],
         }
 
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "Replay":
-        """Return the buffer with this `state`."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the steps of this `state`."""
         tokens = [Group(prompt, actions) for prompt, actions in zip(state["prompts"], state["actions"], strict=True)]
         columns = (tokens, state["embeddings"].cpu(), state["chosen"], state["rewards"], state["over"])
-        return cls([ActorStep(*step) for step in zip(*columns, strict=True)])
+        self._steps = [ActorStep(*step) for step in zip(*columns, strict=True)]
 
 
 BATCH_SIZE, MICRO_BATCH_SIZE = 8, 4

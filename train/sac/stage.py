@@ -12,9 +12,8 @@
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,42 +23,16 @@ from retroformer.method.records import Task
 
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
-from ..loop import Facts, take
+from ..loop import take
 from ..preflight import preflight
-from ..rl.checkpoint import restore_state, save_state
-from ..rl.policy import POLICY
+from ..rl.checkpoint import Checkpoints
 from ..stage import Meter, Stage, publish
 from .models import ActorCritic
 from .play import online_play
-from .sac import Optimizers, Replay, make_optimizers, sac
+from .sac import Replay, make_optimizers, sac
 
-PARTS = {"policy", "critics", "target_critics", "actor_optimizer", "critic_optimizer", "replay", "history"}
 SHOWN_EPISODES = 20
 """Number of last episodes whose mean success the progress line shows."""
-
-
-class Learner(NamedTuple):
-    """Everything that changes in training."""
-
-    model: ActorCritic
-    optimizers: Optimizers
-    replay: Replay
-    history: list[Facts]
-
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint after the last episode. Random states are not in it: every episode sets its own seed."""
-        from peft import get_peft_model_state_dict
-
-        state = {
-            "policy": get_peft_model_state_dict(self.model.language_model, adapter_name=POLICY),
-            "critics": self.model.critics.state_dict(),
-            "target_critics": self.model.target_critics.state_dict(),
-            "actor_optimizer": self.optimizers.actor.state_dict(),
-            "critic_optimizer": self.optimizers.critics.state_dict(),
-            "replay": self.replay.state(),
-            "history": self.history,
-        }
-        save_state(folder, state)
 
 
 def facts_of_play(experiment: Experiment, tasks: Sequence[Task]) -> list[Any]:
@@ -78,25 +51,37 @@ def train_by_sac(stage: Stage, tasks: Sequence[Task], adapters: Mapping[str, Ada
         InfrastructureFailure: a task could not be played; the episodes before it are in a checkpoint.
         NotFinite: an update has infinite numbers or NaN; the checkpoints are those that a kill would have left.
     """
-    experiment, meter = stage.experiment, Meter()
-    tokenizer = load_tokenizer(experiment.train)
+    experiment, train, meter = stage.experiment, stage.experiment.train, Meter()
+    tokenizer = load_tokenizer(train)
     preflight(stage, "samples", [], 0, adapters)
-    learner = _load(stage, adapters["start"].folder if "start" in adapters else None)
-    history, most, resumed_from = learner.history, experiment.train.sac.episodes, len(learner.history)
+    start = adapters["start"].folder if "start" in adapters else None
+    torch.manual_seed(experiment.seed)
+    model = ActorCritic(load_base(train), train.lora, start, gradient_checkpointing=train.gradient_checkpointing)
+    optimizers, replay, most = make_optimizers(model, train.sac), Replay(), train.sac.episodes
+    parts = {
+        "critics": model.critics,
+        "target_critics": model.target_critics,
+        "actor_optimizer": optimizers.actor,
+        "critic_optimizer": optimizers.critics,
+        "replay": replay,
+    }
+    checkpoints = Checkpoints(stage.checkpoints, model.language_model, parts)
+    history = checkpoints.restore()
+    resumed_from = len(history)
 
     def status() -> str:
         solved = fmean(shown["solved"] for shown in history[-SHOWN_EPISODES:])
-        return f"solved {solved:.2f}  steps {len(learner.replay)}"
+        return f"solved {solved:.2f}  steps {len(replay)}"
 
-    with online_play(experiment, learner.model, tokenizer, tasks) as play:
-        episodes = sac(learner.model, learner.optimizers, learner.replay, play, most, experiment.seed, resumed_from)
-        take(stage, "episode", most, episodes, history, lambda: learner.save(stage.checkpoints), status)
+    with online_play(experiment, model, tokenizer, tasks) as play:
+        episodes = sac(model, optimizers, replay, play, most, experiment.seed, resumed_from)
+        take(stage, "episode", most, episodes, history, checkpoints.save, status)
         played = {play.task(episode).id for episode in range(len(history))}
     quarter = max(1, len(history) // 4)
     metrics = {
         "episodes": len(history),
         "resumed_from_episode": resumed_from,
-        "env_steps": len(learner.replay),
+        "env_steps": len(replay),
         "updates": int(sum(facts["updates"] for facts in history)),
         "tokens_played": int(sum(facts["tokens_played"] for facts in history)),
         "solved_first_quarter": fmean(facts["solved"] for facts in history[:quarter]),
@@ -105,23 +90,4 @@ def train_by_sac(stage: Stage, tasks: Sequence[Task], adapters: Mapping[str, Ada
         "history": history,
     }
     tokens = int(sum(facts["tokens"] for facts in history))
-    publish(stage, learner.model.save_policy, metrics | meter.read(tokens, resumed_from))
-
-
-def _load(stage: Stage, start: Path | None) -> Learner:
-    """Load the models, and resume from the newest checkpoint."""
-    from peft import set_peft_model_state_dict
-
-    train = stage.experiment.train
-    torch.manual_seed(stage.experiment.seed)
-    model = ActorCritic(load_base(train), train.lora, start, gradient_checkpointing=train.gradient_checkpointing)
-    optimizers = make_optimizers(model, train.sac)
-    state = restore_state(stage.checkpoints, PARTS, model.device)
-    if state is None:
-        return Learner(model, optimizers, Replay(), [])
-    set_peft_model_state_dict(model.language_model, state["policy"], adapter_name=POLICY)
-    model.critics.load_state_dict(state["critics"])
-    model.target_critics.load_state_dict(state["target_critics"])
-    optimizers.actor.load_state_dict(state["actor_optimizer"])
-    optimizers.critics.load_state_dict(state["critic_optimizer"])
-    return Learner(model, optimizers, Replay.of(state["replay"]), state["history"])
+    publish(stage, model.save_policy, metrics | meter.read(tokens, resumed_from))

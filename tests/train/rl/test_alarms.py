@@ -13,10 +13,10 @@ from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.loop import Facts, take
-from train.rl import checkpoint
 from train.rl.alarms import alarm_facts, describer, first_alarms, repetition
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer
+from train.rl.stage import checkpoints_of
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -55,16 +55,12 @@ def test_a_half_updated_policy_is_never_saved(
             pass_over_a_batch()
         raise failure
 
-    history = list[Facts]()
-
-    def save() -> None:
-        checkpoint.save(stage.checkpoints, model, optimizer, history)
-
+    checkpoints = checkpoints_of(stage, model, optimizer)
     with pytest.raises(type(failure)):
-        take(stage, "update", 3, updates(), history, save, str)
-    checkpoints = sorted(stage.checkpoints.glob("update-*.pt"))
-    assert [path.name for path in checkpoints] == kept
-    for path in checkpoints:
+        take(stage, "update", 3, updates(), [], checkpoints.save, str)
+    paths = sorted(stage.checkpoints.glob("update-*.pt"))
+    assert [path.name for path in paths] == kept
+    for path in paths:
         steps_taken = {int(state["step"]) for state in torch.load(path)["optimizer"]["state"].values()}
         assert steps_taken == {1}
 

@@ -14,12 +14,11 @@ from tests.train.world import prompt, tiny_experiment
 from train.adapter import require_adapter
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
-from train.rl import checkpoint
 from train.rl.alarms import first_alarms
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer, ppo
 from train.rl.sampling import sampling_settings
-from train.rl.stage import train_by_ppo
+from train.rl.stage import checkpoints_of, train_by_ppo
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -64,7 +63,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     ids = [prompt_ids(tokenizer, asked) for asked in prompts]
     draw = sampling_settings(experiment, tokenizer, experiment.train.ppo.batch_size)
     list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
-    checkpoint.save(stage.checkpoints, model, optimizer, metrics["history"][:2])
+    checkpoints_of(stage, model, optimizer).save(metrics["history"][:2])
     resumed, resumed_weights, said = improved()
     assert resumed["resumed_from_update"] == 2
     assert (resumed["history"], resumed["alarms"]) == (metrics["history"], metrics["alarms"])
