@@ -138,17 +138,16 @@ def _complete(checkpoint: Path) -> None:
     durable.sync_entries(checkpoint.parent)
 
 
-def _verified(checkpoint: Path) -> Path:
-    """Return the checkpoint. Raises DamagedFile if its files differ from its manifest."""
-    verify(checkpoint / COMPLETE)
-    return checkpoint
-
-
 def _to_resume_from(stage: Stage) -> Path | None:
     """Return the newest sound checkpoint, or None if none is complete. Raises DamagedFile if all are damaged."""
     folder = stage.checkpoints
     complete = complete_checkpoints(folder)
-    resumed = newest_sound(folder, complete, _verified)
+
+    def verified(checkpoint: Path) -> Path:
+        verify(checkpoint / COMPLETE)
+        return checkpoint
+
+    resumed = newest_sound(folder, complete, verified)
     newest = _step(complete[-1]) if complete else 0
     for partial in (path for path in folder.glob("checkpoint-*") if _step(path) > newest):
         where = f"goes on from {resumed}" if resumed else "begins again"

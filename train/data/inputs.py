@@ -81,11 +81,14 @@ def hindsight(experiment: Experiment) -> list[AdviceText]:
     with _open(experiment, "collect") as sources:
         advice = list[AdviceText]()
         for source in sources:
-            build = extras(source.experiment.environment).hindsight
-            view, other_goals = _view(source.experiment), experiment.train.sft.other_goals
-            reads_history = source.experiment.reflector.history == "all"
-            arms = _rated_arms([source])
-            advice += relabel(arms, build, view, other_goals=other_goals, reads_history=reads_history)
+            domain = source.experiment
+            advice += relabel(
+                _rated_arms([source]),
+                extras(domain.environment).hindsight,
+                _view(domain),
+                other_goals=experiment.train.sft.other_goals,
+                reads_history=domain.reflector.history == "all",
+            )
         if not advice:
             _refuse_unrated(sources, list(_rated(sources)))
             raise MissingInput(
@@ -103,8 +106,7 @@ def _view(experiment: Experiment) -> View:
 def pairs(experiment: Experiment, staleness: int | None = None) -> list[PreferencePair]:
     """Read pairs of reflections on one trajectory with different ratings, of the rounds that `staleness` admits.
 
-    Raises:
-        MissingInput: there is none.
+    Raises MissingInput if there is none.
     """
     with _open(experiment, "collect") as sources:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
@@ -165,11 +167,7 @@ def prompts(experiment: Experiment) -> list[Prompt]:
 
 
 def failures(experiment: Experiment) -> list[Failure]:
-    """Read every failure of the rounds so far that can be played again, for live returns.
-
-    Raises:
-        MissingInput: there is none.
-    """
+    """Read every failure so far that can be played again, for live returns. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
         store = sources[0].store
         # Imported logs are left out, since they come from another actor and other environments.

@@ -131,21 +131,20 @@ class ActorCritic(nn.Module):
         """Return the embedding of a state by its prompt, (H,)."""
         return self._embedded(prompt)[-1]
 
+    @torch.no_grad()
     def action_embeddings(self, states: Sequence[Group]) -> Tensor:
         """Return the embeddings of all actions, 0 where a state has fewer actions than another, (B, A, H)."""
-        rows = [torch.stack([self._action_embedding(tuple(action)) for action in state.responses]) for state in states]
+        known = self._action_embeddings
+        for action in (tuple(action) for state in states for action in state.responses):
+            # Embedded one by one, so that the embedding does not depend on other actions, and cached by text.
+            if action not in known:
+                known[action] = self._embedded(action).mean(dim=0)
+        rows = [torch.stack([known[tuple(action)] for action in state.responses]) for state in states]
         return pad_sequence(rows, batch_first=True)
 
     def save_policy(self, folder: Path) -> None:
         """Write the actor's adapter into `folder`."""
         save_one_adapter(self.language_model, POLICY, folder)
-
-    @torch.no_grad()
-    def _action_embedding(self, action: tuple[int, ...]) -> Tensor:
-        # Embedded one by one, so that the embedding does not depend on other actions, and cached by text.
-        if action not in self._action_embeddings:
-            self._action_embeddings[action] = self._embedded(action).mean(dim=0)
-        return self._action_embeddings[action]
 
     def _embedded(self, tokens: Sequence[int]) -> Tensor:
         """Return the hidden states of a text under the actor before training, (T, H)."""
