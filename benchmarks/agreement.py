@@ -22,11 +22,11 @@ import torch
 
 from benchmarks.training_cases import CASES, SFT, Sizes, prepare, read_work
 from benchmarks.training_trl import differences as differences_from_trl
-from train.group_trainer import trunk_of
 from train.imitation import Imitation, adapted
 from train.reward import Ranking, scorer
 from train.shared_prompt.agreement import differences
 from train.shared_prompt.packed import Group
+from train.shared_prompt.reading import trunk_of
 
 
 def main() -> None:

@@ -19,11 +19,11 @@ from retroformer.method.records import PreferencePair
 from . import processes
 from .adapter import Adapter
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import GroupReader, log_probs, make_trainer
+from .group_trainer import GroupReader, make_trainer
 from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.packed import Group, Groups, Packed, pack
-from .shared_prompt.reading import predicting
+from .shared_prompt.reading import predicting, response_readings
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -43,7 +43,7 @@ class DirectPreference:
 
     def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
         """Return the log-probability of each token, (N,)."""
-        return log_probs(model, hidden_BLH, packed)
+        return response_readings(model, hidden_BLH, packed).log_probs_N
 
     def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
         """Return the share of `groups` in the loss of their batch."""

@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 from .base import save_memory
 from .shared_prompt.agreement import choose_attention
 from .shared_prompt.packed import Group, Groups, Packed, micro_batches, pack
-from .shared_prompt.reading import hidden_states, plain_states, predicting, token_readings
+from .shared_prompt.reading import hidden_states, plain_states, trunk_of
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
 
@@ -159,14 +159,3 @@ def _cut(numbers: Sequence[int], sizes: Sequence[int], size: int) -> Iterator[li
         held += sizes[number]
     if part:
         yield part
-
-
-def trunk_of(model: Any) -> Any:
-    """Return the layers of an adapted model, without its head."""
-    return model.get_base_model().base_model
-
-
-def log_probs(model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
-    """Return the log-probabilities of the tokens of all responses, (N,)."""
-    head = model.get_base_model().get_output_embeddings()
-    return token_readings(predicting(hidden_BLH, packed), packed, head).log_probs_N

@@ -19,9 +19,10 @@ from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
 from .data.samples import Sample
-from .group_trainer import log_probs, make_trainer
+from .group_trainer import make_trainer
 from .preflight import preflight
 from .shared_prompt.packed import Group, Groups, Packed
+from .shared_prompt.reading import response_readings
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -31,7 +32,7 @@ class Imitation:
 
     def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
         """Return the log-probability of each token, (N,)."""
-        return log_probs(model, hidden_BLH, packed)
+        return response_readings(model, hidden_BLH, packed).log_probs_N
 
     def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
         """Return the share of `groups` in the loss of their batch."""

@@ -19,11 +19,12 @@ from train.adapter import require_adapter
 from train.base import add_fresh_adapter, load_adapter, load_base, load_tokenizer, switched_to
 from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import dpo_trainer, response_sums, train_by_dpo
-from train.group_trainer import GroupTrainer, trunk_of
+from train.group_trainer import GroupTrainer
 from train.losses import BETA, implicit_rewards, preference_loss
 from train.pair_split import held_out_tasks
 from train.shared_prompt.attention import SPLIT
 from train.shared_prompt.packed import Group, Groups, group_of, pack
+from train.shared_prompt.reading import trunk_of
 from train.stage import Stage, finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

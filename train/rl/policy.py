@@ -20,7 +20,7 @@ from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switc
 from ..integrity import LOWER_THE_RATE
 from ..shared_prompt.agreement import choose_attention, dense_attention
 from ..shared_prompt.packed import Group, Packed
-from ..shared_prompt.reading import LayersBelow, TokenReadings, computing, hidden_states, predicting, token_readings
+from ..shared_prompt.reading import LayersBelow, computing, hidden_states, predicting, response_readings, trunk_of
 
 _NONE = -1
 """Number of a response in a place of the grid without one."""
@@ -163,7 +163,7 @@ class SharedBase(nn.Module):
         switch_dropout_off(self.language_model)
         keep_trainables_in_fp32(self)
         save_memory(base, self.language_model, gradient_checkpointing=gradient_checkpointing)
-        self._below = LayersBelow(self._trunk)
+        self._below = LayersBelow(trunk_of(self.language_model))
 
     @property
     def device(self) -> torch.device:
@@ -186,12 +186,18 @@ class SharedBase(nn.Module):
             ConfigError: it does not.
         """
         self.train()
-        choose_attention(self._trunk, lambda hidden, packed: self._readings(hidden, packed).log_probs_N, groups)
+        model = self.language_model
+
+        def values(hidden_BLH: Tensor, packed: Packed) -> Tensor:
+            return response_readings(model, hidden_BLH, packed).log_probs_N
+
+        choose_attention(trunk_of(model), values, groups)
 
     def read(self, packed: Packed, length: int) -> PolicyReadings:
         """Return the policy's log-probabilities, values and entropies of responses, padded to `length` (T)."""
         hidden_BLH = self._hidden_states(packed)
-        readings, values_N1 = self._readings(hidden_BLH, packed), self.value_head(predicting(hidden_BLH, packed))
+        readings = response_readings(self.language_model, hidden_BLH, packed)
+        values_N1 = self.value_head(predicting(hidden_BLH, packed))
         entropies_N = readings.entropies_N if len(readings.entropies_N) else torch.zeros_like(readings.log_probs_N)
         columns = (readings.log_probs_N, values_N1[:, 0], entropies_N)
         return PolicyReadings(*(packed.by_response(values_N, length) for values_N in columns))
@@ -201,7 +207,7 @@ class SharedBase(nn.Module):
         """Return the SFT policy's log-probabilities of responses, padded to `length`, (R, T)."""
         with switched_to(self.language_model, REFERENCE):
             hidden_BLH = self._hidden_states(packed)
-        return packed.by_response(self._readings(hidden_BLH, packed).log_probs_N, length)
+        return packed.by_response(response_readings(self.language_model, hidden_BLH, packed).log_probs_N, length)
 
     @torch.no_grad()
     def scores(self, packed: Packed) -> Tensor:
@@ -218,21 +224,14 @@ class SharedBase(nn.Module):
         Temperature is 1 and the distribution is not truncated, since PPO's ratio compares the policies themselves.
         """
         head = self.language_model.get_base_model().get_output_embeddings()
-        with computing(self._trunk), dense_attention(self._trunk):
-            return sampled(self._trunk, head, prompts, max_new_tokens, pad_id, eos_id)
+        trunk = trunk_of(self.language_model)
+        with computing(trunk), dense_attention(trunk):
+            return sampled(trunk, head, prompts, max_new_tokens, pad_id, eos_id)
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter into `folder`."""
         save_one_adapter(self.language_model, POLICY, folder)
 
-    @property
-    def _trunk(self) -> Any:
-        return self.language_model.get_base_model().base_model
-
     def _hidden_states(self, packed: Packed) -> Tensor:
         with self._below.reading(packed):
-            return hidden_states(self._trunk, packed)
-
-    def _readings(self, hidden_BLH: Tensor, packed: Packed) -> TokenReadings:
-        head = self.language_model.get_base_model().get_output_embeddings()
-        return token_readings(predicting(hidden_BLH, packed), packed, head)
+            return hidden_states(trunk_of(self.language_model), packed)

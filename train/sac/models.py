@@ -26,7 +26,7 @@ from ..base import (
 )
 from ..rl.policy import POLICY, REFERENCE
 from ..shared_prompt.packed import Group, Packed, pack
-from ..shared_prompt.reading import computing, hidden_states, predicting, token_readings
+from ..shared_prompt.reading import computing, hidden_states, response_readings, trunk_of
 
 
 def by_action(states: Sequence[Group], packed: Packed, log_probs_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,9 +122,8 @@ class ActorCritic(nn.Module):
     def action_log_probs(self, states: Sequence[Group]) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the tokens of all actions, (B, A, T), and which actions exist, (B, A)."""
         packed = pack(states).to(self.device)
-        head = self.language_model.get_base_model().get_output_embeddings()
-        hidden_NH = predicting(hidden_states(self._trunk, packed), packed)
-        return by_action(states, packed, token_readings(hidden_NH, packed, head).log_probs_N)
+        hidden_BLH = hidden_states(trunk_of(self.language_model), packed)
+        return by_action(states, packed, response_readings(self.language_model, hidden_BLH, packed).log_probs_N)
 
     @torch.no_grad()
     def state_embedding(self, prompt: Sequence[int]) -> Tensor:
@@ -151,11 +150,8 @@ class ActorCritic(nn.Module):
         ids_BL = torch.tensor([list(tokens)], device=self.device)
         trains = self.training
         self.eval()
-        with switched_to(self.language_model, REFERENCE), computing(self._trunk):
-            hidden_BLH: Tensor = self._trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
+        trunk = trunk_of(self.language_model)
+        with switched_to(self.language_model, REFERENCE), computing(trunk):
+            hidden_BLH: Tensor = trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
         self.train(trains)
         return hidden_BLH[0].float()
-
-    @property
-    def _trunk(self) -> Any:
-        return self.language_model.get_base_model().base_model

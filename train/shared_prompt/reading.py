@@ -57,6 +57,11 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
     return hidden_BLH
 
 
+def trunk_of(model: Any) -> Any:
+    """Return the layers of an adapted model, without its head."""
+    return model.get_base_model().base_model
+
+
 def plain_states(trunk: Any, packed: Packed) -> Tensor:
     """Return the last hidden states of one row with one response, read from first to last as any library does."""
     with computing(trunk):
@@ -83,6 +88,12 @@ def token_readings(hidden_NH: Tensor, packed: Packed, head: Any) -> TokenReading
     """
     trains = hidden_NH.requires_grad and torch.is_grad_enabled()
     return TokenReadings(*_ChosenLogProbs.apply(hidden_NH, head.weight, packed.token_N, trains))  # type: ignore[no-untyped-call]
+
+
+def response_readings(model: Any, hidden_BLH: Tensor, packed: Packed) -> TokenReadings:
+    """Return the log-probabilities of the responses' tokens under an adapted model, from its hidden states."""
+    head = model.get_base_model().get_output_embeddings()
+    return token_readings(predicting(hidden_BLH, packed), packed, head)
 
 
 class _ChosenLogProbs(torch.autograd.Function):

@@ -12,7 +12,7 @@ from retroformer.errors import ConfigError
 from tests.train.world import save_adapter, tiny_experiment
 from train.base import load_adapter, load_base
 from train.dpo import POLICY, REFERENCE, DirectPreference, policy_and_reference
-from train.group_trainer import Objective, trunk_of
+from train.group_trainer import Objective
 from train.imitation import Imitation
 from train.reward import Ranking, scorer
 from train.shared_prompt import agreement
@@ -20,7 +20,7 @@ from train.shared_prompt import packed as packing
 from train.shared_prompt.agreement import LIMIT, Values, choose_attention, differences, require_agreement
 from train.shared_prompt.attention import QUICK, SPLIT
 from train.shared_prompt.packed import Group, Packed, pack
-from train.shared_prompt.reading import hidden_states
+from train.shared_prompt.reading import hidden_states, trunk_of
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
