@@ -128,6 +128,11 @@ def test_the_method_does_not_depend_on_the_config(name: str) -> None:
     assert "retroformer.config.experiment" not in reachable(import_graph(), f"retroformer.{name}")
 
 
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_the_training_of_a_policy_does_not_depend_on_plans_of_memory(name: str) -> None:
+    assert not {module for module in reachable(import_graph(), f"train.rl.{name}") if module.startswith("train.plan")}
+
+
 @pytest.mark.parametrize("room", ["collect", "eval", "retroformer"])
 def test_torch_stays_in_train_and_serve(room: str) -> None:
     assert not [path for path in modules(room) if "torch" in imported_names(path.read_text())]
