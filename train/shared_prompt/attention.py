@@ -6,8 +6,7 @@ for the other tokens only.
 B: rows; Q: queries; K: keys; H: heads; G: heads of the keys, each for H / G heads of the queries; D: head size.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ SHORT = 512
 """Maximum number of keys for which plain attention is faster than fused attention, in bf16 on a CPU."""
 STEP = 16
 """Maximum number of queries for which plain attention is faster on a CPU: responses to a prompt, in generation."""
-_Attend: TypeAlias = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]], Tensor]
 
 
 def register_split_attention() -> None:
@@ -36,48 +34,38 @@ def split_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Return the attention's output, (B, Q, H, D), computed by transformers' fused attention."""
-    return _in_parts(_fused, module, query, key, value, attention_mask, options), None
+    return _attention(module, query, key, value, attention_mask, options, quick=False), None
 
 
 def quick_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Return the attention's output like `split_attention`, several times faster for short rows in bf16 on a CPU."""
-    return _in_parts(_quick, module, query, key, value, attention_mask, options), None
+    return _attention(module, query, key, value, attention_mask, options, quick=True), None
 
 
-def _in_parts(
-    attend: _Attend,
+def _attention(
     module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     options: dict[str, Any],
+    *,
+    quick: bool,
 ) -> Tensor:
     """Attend in one part where the mask has a row for each query, or there is no mask, else in two."""
-    first = 0 if mask is None else query.shape[2] - mask.shape[2]
-    if not first:
-        return attend(module, query, key, value, mask, options)
-    start = attend(module, query[:, :, :first], key[:, :, :first], value[:, :, :first], None, options)
-    return torch.cat([start, attend(module, query[:, :, first:], key, value, mask, options)], dim=1)
-
-
-def _fused(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
-) -> Tensor:
+    if mask is not None and (first := query.shape[2] - mask.shape[2]):
+        of_prompts = query[:, :, :first], key[:, :, :first], value[:, :, :first]
+        start = _attention(module, *of_prompts, None, options, quick=quick)
+        rest = _attention(module, query[:, :, first:], key, value, mask, options, quick=quick)
+        return torch.cat([start, rest], dim=1)
+    if quick and _plain_is_faster(query, key, mask) and not options.get("dropout"):
+        return _plain(query, key, value, mask, options.get("scaling") or query.shape[-1] ** -0.5)
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     fused: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
     return fused
-
-
-def _quick(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
-) -> Tensor:
-    if _plain_is_faster(query, key, mask) and not options.get("dropout"):
-        return _plain(query, key, value, mask, options.get("scaling") or query.shape[-1] ** -0.5)
-    return _fused(module, query, key, value, mask, options)
 
 
 def _plain_is_faster(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
