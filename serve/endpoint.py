@@ -5,12 +5,12 @@ import logging
 import os
 import socket
 import threading
+from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-import httpx
-
 from retroformer.config.experiment import Experiment, Serve
+from retroformer.endpoint.http_client import NoAnswer, fetch_now
 from retroformer.endpoint.request_guard import is_loopback
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import REFLECTOR
@@ -43,11 +43,10 @@ class ListenAddress(NamedTuple):
         """Return status and body of a response; None and nothing if there is none within `seconds`."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            # Neither a proxy for this machine nor certificates, whose reading takes 0.05 seconds.
-            response = httpx.get(f"{self.url}{path}", headers=headers, timeout=seconds, trust_env=False, verify=False)
-        except httpx.HTTPError:
+            answer = fetch_now("GET", f"{self.url}{path}", seconds, headers=headers)
+        except NoAnswer:
             return None, b""
-        return response.status_code, response.content
+        return answer.status, answer.content
 
 
 def run(
@@ -89,7 +88,7 @@ def run(
                 [f"{__package__}.worker", str(listening.fileno())],
                 logs / "worker.log",
                 _environment(config),
-                lambda seconds: worker.get(HEALTH, seconds)[0] == httpx.codes.OK,
+                lambda seconds: worker.get(HEALTH, seconds)[0] == HTTPStatus.OK,
                 settings.model_dump_json(),
                 [listening.fileno()],
             )
@@ -225,7 +224,7 @@ def _models(address: ListenAddress, stop: threading.Event) -> list[str]:
     """Return the model names that the endpoint lists; FastChat lists none until the worker has registered."""
     for _ in range(int(LISTING_SECONDS / POLL_SECONDS)):
         status, body = address.get("/v1/models", LISTING_SECONDS)
-        if status != httpx.codes.OK:
+        if status != HTTPStatus.OK:
             what = f"answered {status}" if status else "does not answer"
             raise ServiceError(f"{address.url}/v1/models {what}: start the server again.")
         names = [model["id"] for model in json.loads(body)["data"]]

@@ -10,15 +10,16 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from http import HTTPStatus
 from typing import Any
 
-import httpx
 from fastchat.constants import ErrorCode
 from fastchat.conversation import Conversation, SeparatorStyle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from retroformer.endpoint.http_client import NoAnswer, fetch_now
 from retroformer.errors import ConfigError
 
 from .answers import Answers
@@ -29,7 +30,7 @@ from .requests import CompletionRequest, prompt_tokens
 
 HEARTBEAT_SECONDS = 30.0
 """Pause between heartbeats; the controller forgets a worker after 90 seconds without one."""
-POLL_SECONDS = 1.0
+POLL_SECONDS, CONTROLLER_SECONDS = 1.0, 10.0
 PIECE_END = b"\0"
 """Delimiter after every piece of a stream."""
 _CODES = {404: ErrorCode.INVALID_MODEL, 429: ErrorCode.ENGINE_OVERLOADED, 500: ErrorCode.INTERNAL_ERROR}
@@ -102,25 +103,31 @@ class FastChatWorker:
 
     def _stay_registered(self) -> None:
         answers, registered, last_beat, failure = self._answers, list[str](), time.monotonic(), ""
-        with httpx.Client(base_url=self._controller, trust_env=False, timeout=10) as controller:
-            while True:
-                try:
-                    # Names change with promotions, and with adapters that are handed over.
-                    if registered != list(answers.served.targets):
-                        status = _status(answers)
-                        body = {"worker_name": self._address, "check_heart_beat": True, "worker_status": status}
-                        controller.post("/register_worker", json={**body, "multimodal": False}).raise_for_status()
-                        registered, last_beat = status["model_names"], time.monotonic()
-                    elif time.monotonic() - last_beat > HEARTBEAT_SECONDS:
-                        beat = {"worker_name": self._address, "queue_length": answers.load}
-                        is_known = controller.post("/receive_heart_beat", json=beat).json()["exist"]
-                        registered, last_beat = registered if is_known else [], time.monotonic()
-                    failure = ""
-                except (httpx.HTTPError, ValueError, KeyError) as error:
-                    if str(error) != failure:
-                        logger.error("The controller at %s does not answer: %s", self._controller, error)
-                    failure = str(error)
-                time.sleep(POLL_SECONDS)
+        while True:
+            try:
+                # Names change with promotions, and with adapters that are handed over.
+                if registered != list(answers.served.targets):
+                    status = _status(answers)
+                    body = {"worker_name": self._address, "check_heart_beat": True, "worker_status": status}
+                    self._tell_controller("/register_worker", {**body, "multimodal": False})
+                    registered, last_beat = status["model_names"], time.monotonic()
+                elif time.monotonic() - last_beat > HEARTBEAT_SECONDS:
+                    beat = {"worker_name": self._address, "queue_length": answers.load}
+                    is_known = json.loads(self._tell_controller("/receive_heart_beat", beat))["exist"]
+                    registered, last_beat = registered if is_known else [], time.monotonic()
+                failure = ""
+            except (NoAnswer, ConfigError, ValueError, KeyError) as error:
+                if str(error) != failure:
+                    logger.error("The controller at %s does not answer: %s", self._controller, error)
+                failure = str(error)
+            time.sleep(POLL_SECONDS)
+
+    def _tell_controller(self, path: str, body: dict[str, Any]) -> bytes:
+        """Return the controller's response. Raises NoAnswer, ConfigError."""
+        answer = fetch_now("POST", f"{self._controller}{path}", CONTROLLER_SECONDS, json=body)
+        if answer.status != HTTPStatus.OK:
+            raise NoAnswer(f"answered {answer.status}")
+        return answer.content
 
 
 def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> dict[str, Any]:

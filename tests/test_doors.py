@@ -177,3 +177,37 @@ def test_a_gateway_without_its_packages_is_one_sentence(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == "uvloop is not installed: run `pip install 'retroformer[gateway]'`.\n"
+
+
+CLIENTS = {
+    "AsyncClient",
+    "aiohttp.ClientSession",
+    "AsyncOpenAI",
+    "HTTPConnection",
+    "HTTPSConnection",
+    "PoolManager",
+    "urlopen",
+}
+CLIENTS |= {"httpx.Client", "openai.OpenAI", "requests.Session", "open_connection", "create_connection"}
+CLIENTS |= {f"{library}.{call}" for library in ("httpx", "requests") for call in ("get", "post", "request", "stream")}
+
+
+def opens_connections(path: Path) -> bool:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    bases = {ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
+    last = {name.rpartition(".")[2] for name in called}
+    return bool((called | last) & CLIENTS) or any("HttpxClient" in base for base in bases)
+
+
+def test_every_client_is_the_same() -> None:
+    found = {str(path.relative_to(ROOT)) for path in SOURCE if opens_connections(path)}
+    assert found == {
+        "retroformer/endpoint/http_client.py",
+        "retroformer/endpoint/model.py",  # OpenAI's, over the client of the next module.
+        "retroformer/endpoint/openai_client.py",
+        "retroformer/integrations/gateway/upstream.py",
+    }
+    assert having("websockets.sync.client") == {"retroformer/integrations/openenv/server.py"}
+    for path in ("endpoint/openai_client.py", "integrations/gateway/upstream.py", "integrations/openenv/server.py"):
+        assert "from retroformer.endpoint.http_client import" in (ROOT / "retroformer" / path).read_text()

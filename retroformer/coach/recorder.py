@@ -23,8 +23,8 @@ from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Stor
 _ENVIRONMENT, _SPLIT = "agent", "live"
 ADVISED_SPLIT = "advised"
 """Split of the stories that were drawn to get advice; they are comparable with the unadvised ones."""
-_PROVENANCE_SECONDS = 10.0
-"""Time limit for asking an endpoint which adapters it serves."""
+_PROVENANCE_SECONDS, _PROVENANCE_SHARE = 10.0, 0.1
+"""Time limit for asking an endpoint which adapters it serves, also as a share of that of a call."""
 
 
 @dataclass
@@ -121,13 +121,14 @@ class ChainRecorder:
         if not self._reports_adapter:
             return None
         model = self._reflector.model
+        seconds = min(_PROVENANCE_SECONDS, _PROVENANCE_SHARE * model.endpoint.timeout_seconds)
+        key = os.environ.get(model.endpoint.api_key_env)
         try:
-            async with asyncio.timeout(_PROVENANCE_SECONDS):
-                reported = await provenance(model.base_url.secret_url(), os.environ.get(model.endpoint.api_key_env))
+            reported = await provenance(model.base_url.secret_url(), key, seconds)
         except ProvenanceError:
             self._reports_adapter = False
             return None
-        except (EndpointFailure, TimeoutError):
+        except EndpointFailure:
             return None
         served = reported.models.get(model.model)
         return None if served is None else served.adapter_sha256

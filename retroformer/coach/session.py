@@ -69,7 +69,7 @@ class Session:
             self.open = result.score < 1 and self._story.trial + 1 < self._trials
             if self.open:
                 self.advice = await self._recorder.next_advice(self._story, failure)
-        except RetroformerError as error:
+        except Exception as error:  # The program runs on without advice, whatever stands in the way of it.
             self._give_up(error)
 
     async def end_by_crash(self, error: BaseException) -> None:
@@ -106,9 +106,10 @@ class Session:
             _LOGGER.warning("An attempt at %s %s; the best one counts.", self._story.task.key, what, exc_info=error)
         try:
             await self._recorder.keep_invalid(self._story, error)
-        except RetroformerError as failure:
+        except Exception as failure:
             self._give_up(failure)
 
-    def _give_up(self, error: RetroformerError) -> None:
-        _LOGGER.warning("The task %s is not retried: %s", self._story.task.key, error)
+    def _give_up(self, error: Exception) -> None:
+        bug = not isinstance(error, RetroformerError)
+        _LOGGER.warning("The task %s is not retried: %s", self._story.task.key, error, exc_info=bug)
         self.open = False

@@ -1,75 +1,213 @@
-"""HTTP client for the OpenAI library that limits the size of responses and records whether a request was sent.
+"""The HTTP client of this project: a deadline around each exchange, a limit of its size, and the user's network.
 
-This is a separate module because importing the library takes as long as the rest of a light command.
+Proxies and certificates are those of the environment variables. This machine is never asked through a proxy. A variable
+that cannot be followed is a ConfigError that names it.
 """
 
+import asyncio
+import importlib.util
+import ipaddress
+import os
+import re
 import ssl
-from contextvars import ContextVar
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+import certifi
 import httpx
-from openai import DefaultAsyncHttpxClient, OpenAIError
+
+from retroformer.endpoint.compression import Decompressor, UnreadableBody
+from retroformer.endpoint.request_guard import is_loopback
+from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.errors import ConfigError
 
 LARGEST_ANSWER_BYTES = 16_000_000
 """Largest response, decompressed: ten times the longest completion with log-probabilities of every token."""
+ACCEPTED = {"Accept-Encoding": "gzip"}
+_PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+_CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR")
+_LOOKUP_SECONDS = 1.0
+"""Time beyond the deadline, after which a thread that looks up a name is left behind."""
 
 
-@dataclass
-class RequestProgress:
-    """Progress of one request."""
-
-    may_be_charged: bool = False
-    """True if sending the body has begun and no error status has come back."""
+class NoAnswer(Exception):
+    """An exchange that failed; the message goes on from the name of the server."""
 
 
-PROGRESS: ContextVar[RequestProgress] = ContextVar("progress")
-"""Progress of the current request; the caller sets it, and the client below updates it."""
+class Answer(NamedTuple):
+    """A whole response."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
 
 
-class AnswerTooLong(OpenAIError):
-    """Error for a response that exceeds LARGEST_ANSWER_BYTES."""
+async def fetch(
+    method: str,
+    url: str,
+    seconds: float,
+    *,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, str] | None = None,
+    json: object = None,
+    largest: int = LARGEST_ANSWER_BYTES,
+) -> Answer:
+    """Send a request and return the whole response, which must end within `seconds`. Redirects of GET are followed.
 
-    def __init__(self) -> None:
-        super().__init__(f"answered with more than {LARGEST_ANSWER_BYTES:,} bytes")
+    Raises:
+        NoAnswer: it did not arrive, or not in time, or is larger than `largest` bytes.
+        ConfigError: a variable of the environment names no usable proxy or certificates.
+    """
+    try:
+        # The client's own timeout would restart at every byte.
+        async with (
+            asyncio.timeout(seconds),
+            http_client(url, headers, timeout=None) as client,
+            client.stream(method, url, params=params, json=json, follow_redirects=method == "GET") as response,
+        ):
+            return Answer(response.status_code, response.headers, await read_body(response, largest))
+    except TimeoutError:
+        raise NoAnswer(f"gave no answer within {seconds:.3g} s") from None
+    except UnreadableBody as error:
+        raise NoAnswer(str(error)) from None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise NoAnswer(f"cannot be reached: {type(error).__name__}: {_reason(error)}") from None
 
 
-class BoundedClient(DefaultAsyncHttpxClient):
-    """HTTP client that reads every response itself, so the limit also holds for errors and compressed responses."""
+def _reason(error: BaseException) -> str:
+    """Return the system's reason for a failure, or the library's words if there is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(verify=_trusted_authorities(), **options)
 
-    async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        """Send a request and read its whole response. Raises AnswerTooLong."""
-        progress = PROGRESS.get(RequestProgress())
+def fetch_now(method: str, url: str, seconds: float, **options: Any) -> Answer:
+    """Do the same from synchronous code, also where an event loop runs. Raises NoAnswer, ConfigError."""
+    answer: Future[Answer] = Future()
 
-        async def note(event: str, _: object) -> None:
-            if event.endswith("send_request_body.started"):
-                progress.may_be_charged = True
-
-        request.extensions = {**request.extensions, "trace": note}
-        answer = await super().send(request, stream=True, **options)
+    def work() -> None:
         try:
-            if answer.status_code >= 400:
-                progress.may_be_charged = False
-            body = bytearray()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > LARGEST_ANSWER_BYTES:
-                    raise AnswerTooLong
-        finally:
-            await answer.aclose()
-        headers = [(name, value) for name, value in answer.headers.multi_items() if name not in _TRANSFER_HEADERS]
-        return type(answer)(answer.status_code, headers=headers, content=bytes(body), request=request)
+            answer.set_result(asyncio.run(fetch(method, url, seconds, **options)))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="exchange", daemon=True).start()
+    try:
+        return answer.result(seconds + _LOOKUP_SECONDS)
+    except TimeoutError:
+        raise NoAnswer(f"gave no answer within {seconds:.3g} s") from None
+
+
+def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: float | None) -> httpx.AsyncClient:
+    """Return a client for this address, for an exchange that does not end with one response. Raises ConfigError."""
+    return httpx.AsyncClient(headers=ACCEPTED | dict(headers or {}), timeout=timeout, **route(url))
+
+
+async def read_body(response: Any, largest: int) -> bytes:
+    """Read a response of httpx, or of the OpenAI library's form of it. Raises UnreadableBody."""
+    decompressor, body = Decompressor(response.headers.get("content-encoding", ""), largest), bytearray()
+    async for chunk in response.aiter_raw():
+        body += decompressor.decompress(chunk)
+    return bytes(body)
+
+
+def route(url: str) -> dict[str, Any]:
+    """Return the arguments that lead a client of httpx to this address. Raises ConfigError."""
+    proxy = proxy_for(url)
+    encrypted = any(address.lower().startswith("https:") for address in (url, proxy or ""))
+    # Without authorities a redirect to an encrypted address fails, rather than being trusted.
+    verify = certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {"proxy": proxy, "verify": verify, "trust_env": False}
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the address of the proxy that the environment sets for this one; None without one. Raises ConfigError."""
+    try:
+        address = urlsplit(url)
+        host, port = (address.hostname or "").removesuffix("."), address.port
+    except ValueError:
+        return None  # The client says what is wrong with it.
+    scheme = {"ws": "http", "wss": "https"}.get(address.scheme.lower(), address.scheme.lower())
+    if is_loopback(host) or _is_excepted(host, port or (443 if scheme == "https" else 80)):
+        return None
+    for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"):
+        if value := os.environ.get(name, "").strip():
+            return _checked_proxy(name, value)
+    return None
+
+
+def _checked_proxy(name: str, value: str) -> str:
+    value = value if "://" in value else f"http://{value}"
+    shown = f"{name}={SecretUrl(value)}"
+    try:
+        proxy = urlsplit(value)
+        valid = proxy.scheme.lower() in _PROXY_SCHEMES and bool(proxy.hostname) and (proxy.port or True)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ConfigError(f"{shown} is not the address of a proxy: write it as in http://HOST:PORT, or unset {name}.")
+    if proxy.scheme.lower().startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise ConfigError(f"{shown} needs a package: run `pip install socksio`, or unset {name}.")
+    return value
+
+
+def _is_excepted(host: str, port: int) -> bool:
+    """Return True if NO_PROXY names this host: by name, domain, address, network or `*`, each also with a port."""
+    for entry in re.split(r"[\s,]+", os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""):
+        name = entry.lower().rpartition("://")[2]
+        if match := re.fullmatch(r"(\[.*\]|[^:]*):(\d+)", name):
+            name, its_port = match[1], int(match[2])
+            if its_port != port:
+                continue
+        if name == "*" or _is_in_network(host, name):
+            return True
+        domain = name.removeprefix("*").removeprefix(".")
+        if domain and (host == domain or host.endswith(f".{domain}")):
+            return True
+    return False
+
+
+def _is_in_network(host: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network.strip("[]"), strict=False)
+    except ValueError:
+        return False
+
+
+def certificates() -> ssl.SSLContext:
+    """Return the authorities that the environment sets, or else those of certifi. Raises ConfigError."""
+    return _authorities(tuple((name, path) for name in _CERTIFICATES if (path := os.environ.get(name))))
 
 
 @cache
-def _trusted_authorities() -> ssl.SSLContext:
-    """Return the certificates that httpx trusts, cached for all clients: reading them takes 0.05 seconds."""
-    return httpx.create_ssl_context()
-
-
-_TRANSFER_HEADERS = {"content-encoding", "content-length", "transfer-encoding"}
-"""Headers about the encoding of the body, which is already decoded."""
+def _authorities(named: tuple[tuple[str, str], ...]) -> ssl.SSLContext:
+    """Return these authorities, cached for all clients: reading them takes 0.05 seconds. Raises ConfigError."""
+    if not named:
+        return ssl.create_default_context(cafile=certifi.where())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for name, path in named:
+        try:
+            folders = [Path(folder).is_dir() for folder in path.split(os.pathsep)]
+            if name == "SSL_CERT_DIR" or any(folders):
+                if not any(folders):
+                    raise FileNotFoundError
+                context.load_verify_locations(capath=path)
+            else:
+                context.load_verify_locations(cafile=path)
+        except OSError:  # An SSLError is one, too.
+            raise ConfigError(f"{name} names {path!r}, which holds no certificates: correct or unset {name}.") from None
+    return context

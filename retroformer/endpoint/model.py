@@ -159,7 +159,7 @@ class LanguageModel:
     def _server(self, base_url: SecretUrl) -> ModelAddress:
         from openai import AsyncOpenAI
 
-        from retroformer.endpoint.http_client import BoundedClient
+        from retroformer.endpoint.openai_client import BoundedClient
 
         key = os.environ.get(self.endpoint.api_key_env) or "none"
         keep_secret(key)
@@ -172,7 +172,7 @@ class LanguageModel:
             # RetriedRequest does the retries and applies the time limit.
             max_retries=0,
             timeout=None,
-            http_client=BoundedClient(timeout=None),
+            http_client=BoundedClient(address),
         )
         return ModelAddress(base_url, client, self._paces.setdefault(str(base_url), Pace()))
 

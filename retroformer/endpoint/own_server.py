@@ -70,29 +70,27 @@ async def run_own_server(experiment_path: Path, overrides: Sequence[str], experi
         await asyncio.wait([listener])
 
 
-async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
+async def provenance(base_url: str, api_key: str | None = None, seconds: float = 30.0) -> Provenance:
     """Ask the endpoint at `base_url` (one of this project's, `http://HOST:PORT/v1`) for the models that it serves.
 
     Raises:
         EndpointFailure: the endpoint does not answer, or answers 5xx.
         ProvenanceError: the endpoint answers without provenance, so it is not one of this project's.
     """
-    import httpx
+    from retroformer.endpoint.http_client import NoAnswer, fetch
 
     path, mark, query = base_url.partition("?")
     url = f"{path.rstrip('/').removesuffix('/v1')}/provenance{mark}{query}"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        # A request to this machine must not go through a proxy.
-        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
-            answer = await client.get(url, headers=headers)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise EndpointFailure(f"{url} cannot be asked for its provenance: {type(error).__name__} {error}") from None
-    if answer.status_code >= 500:
-        raise EndpointFailure(f"{url} answered {answer.status_code}: {answer.text[:200]}")
-    if answer.status_code != 200:
+        answer = await fetch("GET", url, seconds, headers=headers)
+    except NoAnswer as error:
+        raise EndpointFailure(f"{url} cannot be asked for its provenance: it {error}.") from None
+    if answer.status >= 500:
+        raise EndpointFailure(f"{url} answered {answer.status}: {answer.text[:200]}")
+    if answer.status != 200:
         raise ProvenanceError(
-            f"{url} answered {answer.status_code}: it does not report what it serves; use `retroformer serve`, "
+            f"{url} answered {answer.status}: it does not report what it serves; use `retroformer serve`, "
             "whose models can be checked."
         )
     try:

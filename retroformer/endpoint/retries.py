@@ -19,7 +19,7 @@ from retroformer.method.records import Usage
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
-    from retroformer.endpoint.http_client import RequestProgress
+    from retroformer.endpoint.openai_client import RequestProgress
 
 
 TRIES = 3
@@ -251,7 +251,7 @@ class RetriedRequest:
         """Send the request once. Raises _TemporaryFailure, EndpointFailure."""
         import openai
 
-        from retroformer.endpoint.http_client import PROGRESS, AnswerTooLong, RequestProgress
+        from retroformer.endpoint.openai_client import PROGRESS, RequestProgress, UnreadableAnswer
 
         self._progress = RequestProgress()
         PROGRESS.set(self._progress)
@@ -262,8 +262,8 @@ class RetriedRequest:
             raise self._status_fault(error) from None
         except (openai.OpenAIError, ValueError, RecursionError) as error:
             self._count_lost_answer()
-            cause = error.__cause__ if isinstance(error.__cause__, AnswerTooLong) else error
-            if isinstance(cause, AnswerTooLong):
+            cause = error.__cause__ if isinstance(error.__cause__, UnreadableAnswer) else error
+            if isinstance(cause, UnreadableAnswer):
                 raise self._failure(str(cause)) from None
             what = f"{type(error).__name__}: {_shorten(str(error))}"
             lost = isinstance(error, openai.APIConnectionError)

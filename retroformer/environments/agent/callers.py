@@ -19,6 +19,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from http import HTTPStatus
 from typing import Any
 
 from retroformer.errors import EnvironmentFailure, describe
@@ -111,35 +112,21 @@ class HttpAgent:
         self._url, self._timeout = url, timeout_seconds
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
-        return asyncio.run(self._post({"task": task, "advice": advice}))
+        from retroformer.endpoint.http_client import NoAnswer, fetch_now
 
-    async def _post(self, body: dict[str, Any]) -> Any:
-        import httpx
-
+        body = {"task": task, "advice": advice}
         try:
-            # httpx's own timeout restarts with every received byte.
-            async with (
-                asyncio.timeout(self._timeout),
-                httpx.AsyncClient(timeout=None) as client,
-                client.stream("POST", self._url, json=body) as answer,
-            ):
-                content = bytearray()
-                async for part in answer.aiter_bytes():
-                    content += part
-                    if len(content) > LARGEST_ANSWER_BYTES:
-                        limit = size(LARGEST_ANSWER_BYTES)
-                        raise EnvironmentFailure(f"The agent answered more than {limit}, the limit.")
-        except TimeoutError:
-            raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EnvironmentFailure(f"The agent cannot be reached: {type(error).__name__}: {error}.") from error
-        text = content.decode(errors="replace")
-        if answer.status_code != httpx.codes.OK:
-            raise EnvironmentFailure(f"The agent answered {answer.status_code}: {shortened(text)}")
+            answer = fetch_now("POST", self._url, self._timeout, json=body, largest=LARGEST_ANSWER_BYTES)
+        except NoAnswer as error:
+            raise EnvironmentFailure(f"The agent {error}.") from error
+        if answer.status != HTTPStatus.OK:
+            raise EnvironmentFailure(f"The agent answered {answer.status}: {shortened(answer.text)}")
         try:
-            return json.loads(content)
+            return json.loads(answer.content)
         except (ValueError, RecursionError):
-            raise EnvironmentFailure(f"The agent answered something that is not JSON: {shortened(text)!r}.") from None
+            raise EnvironmentFailure(
+                f"The agent answered something that is not JSON: {shortened(answer.text)!r}."
+            ) from None
 
 
 class Program:

@@ -14,12 +14,12 @@ import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from retroformer.endpoint.http_client import NoAnswer, fetch_now
 from retroformer.endpoint.retries import TRIES, is_temporary, pause_after, requested_pause
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import EncyclopediaPage
@@ -90,10 +90,9 @@ class MediaWiki:
         self, address: str | SecretUrl, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
     ) -> None:
         self._address, self._folder, self._patience = SecretUrl(address), folder, patience_seconds
-        agent = f"Retroformer/{version('retroformer')} ({contact}) httpx/{httpx.__version__}"
+        agent = f"Retroformer/{version('retroformer')} ({contact}) httpx/{version('httpx')}"
         self._connecting, authorization = self._address.split_user()
-        self._client = httpx.Client(headers={"User-Agent": agent} | authorization, follow_redirects=True)
-        weakref.finalize(self, self._client.close)
+        self._headers = {"User-Agent": agent} | authorization
         server = urllib.parse.urlsplit(self._connecting).netloc
         with self._files():
             folder.mkdir(parents=True, exist_ok=True)
@@ -138,20 +137,18 @@ class MediaWiki:
 
     def _fetch(self, parameters: dict[str, str], deadline: float) -> dict[str, Any]:
         """Send one request. Raises _TryLater, EnvironmentFailure."""
-        body, seconds = bytearray(), max(0.05, deadline - time.monotonic())
+        seconds = max(0.05, deadline - time.monotonic())
         try:
-            with self._client.stream("GET", self._connecting, params=parameters, timeout=seconds) as answer:
-                for chunk in answer.iter_bytes():
-                    body += chunk
-                    if len(body) > _ANSWER_BYTES or time.monotonic() > deadline:
-                        raise TimeoutError("the answer has no end")
-        except (OSError, httpx.HTTPError) as error:
-            raise _TryLater(f"could not be asked ({type(error).__name__}: {error})") from None
+            answer = fetch_now(
+                "GET", self._connecting, seconds, headers=self._headers, params=parameters, largest=_ANSWER_BYTES
+            )
+        except NoAnswer as error:
+            raise _TryLater(f"could not be asked (it {error})") from None
         pause = requested_pause(answer.headers)
-        if answer.is_success:
-            return self._parse(bytes(body), pause)
-        fault = f"answered {answer.status_code} {answer.reason_phrase}"
-        if is_temporary(answer.status_code):
+        if answer.status == HTTPStatus.OK:
+            return self._parse(answer.content, pause)
+        fault = f"answered {answer.status}"
+        if is_temporary(answer.status):
             raise _TryLater(fault, pause)
         raise self._failure(fault)
 

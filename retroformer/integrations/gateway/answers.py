@@ -5,8 +5,8 @@ Bytes that cannot be read are no error: the answer is forwarded anyway, and what
 
 import json
 import logging
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -14,8 +14,9 @@ from aiohttp import web
 
 from retroformer.agents.messages import readable_message
 from retroformer.endpoint.answers import join_text
+from retroformer.endpoint.compression import Decompressor, UnreadableBody
 from retroformer.errors import EndpointFailure
-from retroformer.integrations.gateway.upstream import LARGEST_BYTES, decoder, end_to_end_headers
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, end_to_end_headers
 from retroformer.method.records import ChatMessage, Usage
 
 _LOGGER = logging.getLogger(__name__)
@@ -40,36 +41,47 @@ class RecordedAnswer:
         """True for server-sent events."""
         self.complete = False
         """True once the provider has sent the end of its answer."""
-        self._decoder = decoder(encoding)
+        self._decompressor: Decompressor | None = None
+        with suppress(UnreadableBody):
+            self._decompressor = Decompressor(encoding, LARGEST_BYTES)
         self._pending = bytearray()
-        self._size = 0
         self._message: dict[str, Any] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._usage: Any = None
 
+    @property
+    def readable(self) -> bool:
+        """False once the answer cannot be read on: it is damaged, too large or of no known encoding or form."""
+        return self._decompressor is not None
+
     def feed(self, data: bytes) -> None:
         """Read the next bytes as they came from the provider."""
+        if self._decompressor is None:
+            return
         try:
-            plain = self._decoder.decompress(data) if self._decoder else data
-        except zlib.error:
-            return
-        self._size += len(plain)
-        if self._size > LARGEST_BYTES:
-            return
-        self._pending += plain
-        if self.streams:
-            *lines, rest = self._pending.split(b"\n")
-            self._pending = rest
-            for line in lines:
-                self._read_line(line)
+            plain = self._decompressor.decompress(data)
+            self._pending += plain
+            if self.streams and b"\n" in plain:
+                *lines, self._pending = self._pending.split(b"\n")
+                for line in lines:
+                    self._read_line(line)
+        except Exception:  # Whatever a provider answers must reach the agent.
+            self._give_up()
 
     def end(self) -> None:
         """Read what is left after the last byte."""
-        if self.streams:
-            self._read_line(self._pending)
-        elif answer := json_object(self._pending):
-            self._usage, self._message = answer.get("usage"), dict(_first_choice(answer, "message"))
+        try:
+            if self.streams:
+                self._read_line(self._pending)
+            elif answer := json_object(self._pending):
+                self._usage, self._message = answer.get("usage"), dict(_first_choice(answer, "message"))
+        except Exception:
+            self._give_up()
         self._pending = bytearray()
+
+    def _give_up(self) -> None:
+        _LOGGER.warning("An answer of the provider cannot be read on; what was read of it is kept.")
+        self._decompressor, self._pending = None, bytearray()
 
     def discard(self) -> None:
         """Forget what was read, as the provider broke off: the agent calls again."""
@@ -82,7 +94,10 @@ class RecordedAnswer:
         if not self._message and not self._calls:
             return None
         calls = {"tool_calls": [self._calls[index] for index in sorted(self._calls)]} if self._calls else {}
-        return readable_message({**self._message, "role": "assistant", **calls})
+        try:
+            return readable_message({**self._message, "role": "assistant", **calls})
+        except Exception:  # It has a form that is not known; the agent has it anyway.
+            return None
 
     @property
     def usage(self) -> Usage:
@@ -160,12 +175,7 @@ async def forward(
             await response.prepare(request)
             await _stream_and_read(response, answer, read, record)
         else:
-            body = b"".join([chunk async for chunk in _chunks(answer)])
-            read.feed(body)
-            read.end()
-            await record()
-            await response.prepare(request)
-            await response.write(body)
+            await _read_and_send(request, response, answer, read, record)
     except _ProviderDisconnect as error:
         _LOGGER.warning("The provider ended an answer early: %s.", error)
         if read is not None:
@@ -178,6 +188,30 @@ async def forward(
         # The agent has left; closing the answer tells the provider.
         pass
     return response
+
+
+async def _read_and_send(
+    request: web.Request,
+    response: web.StreamResponse,
+    answer: aiohttp.ClientResponse,
+    read: RecordedAnswer,
+    record: Callable[[], Awaitable[None]],
+) -> None:
+    """Send an answer once it is recorded, or as it comes once it cannot be read: it may be too large to be held."""
+    held = bytearray()
+    async for chunk in _chunks(answer):
+        read.feed(chunk)
+        held += chunk
+        if not read.readable:
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(held)
+            held = bytearray()
+    read.end()
+    await record()
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write(held)
 
 
 async def _stream_and_read(

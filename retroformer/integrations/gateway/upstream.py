@@ -1,18 +1,19 @@
 """Forwards calls to the provider: bodies byte for byte, the status, and all headers but hop-by-hop ones."""
 
 import os
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from ssl import SSLContext
 
 import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
+from retroformer.endpoint.compression import ENCODINGS, Decompressor, UnreadableBody
+from retroformer.endpoint.http_client import certificates, proxy_for
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.errors import EndpointFailure
+from retroformer.errors import ConfigError, EndpointFailure
 
 RUN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
 """Headers that name a run and its task; the provider does not get them."""
@@ -36,9 +37,6 @@ LONGEST_LINE_BYTES = 65_536
 _CONNECT_SECONDS = 30.0
 LARGEST_BYTES = 64_000_000
 """Largest body that is read, decompressed."""
-_ENCODINGS = ("gzip", "deflate")
-"""Encodings that can be read while forwarding. What has another one is forwarded but not recorded."""
-
 Body = bytes | aiohttp.StreamReader | None
 
 
@@ -46,10 +44,12 @@ class Upstream:
     """Connections to the provider; it is made within an event loop."""
 
     def __init__(self, url: SecretUrl) -> None:
+        """Prepare them. Raises ConfigError if a variable of the environment names no usable proxy or certificates."""
         self.url = url
         address, self._credentials = url.split_user()
         address, _, self._query = address.partition("?")
         self._address = address.rstrip("/")
+        self._proxy, self._ssl = _route(address)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -87,7 +87,13 @@ class Upstream:
         target = URL(f"{self._address}{path}{'?' if queries or mark else ''}{queries}", encoded=True)
         try:
             answer = await self._session.request(
-                request.method, target, headers=headers, data=body, allow_redirects=False
+                request.method,
+                target,
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                proxy=self._proxy,
+                ssl=self._ssl,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EndpointFailure(
@@ -119,7 +125,7 @@ def _request_headers(request: web.BaseRequest, *, changed: bool, read: bool) -> 
     if read and hdrs.ACCEPT_ENCODING in headers:
         # An answer in another encoding could not be read on the side.
         offered = [part.strip() for part in headers[hdrs.ACCEPT_ENCODING].split(",")]
-        known = [part for part in offered if part.partition(";")[0].strip().lower() in (*_ENCODINGS, "identity")]
+        known = [part for part in offered if part.partition(";")[0].strip().lower() in (*ENCODINGS, "identity")]
         headers[hdrs.ACCEPT_ENCODING] = ", ".join(known) or "identity"
     return headers
 
@@ -131,20 +137,19 @@ def _reason(error: Exception) -> str:
     return os.strerror(number) if number is not None and number > 0 else type(cause).__name__
 
 
-def decoder(encoding: str) -> Any:
-    """Return a decompressor for the encoding; None for a body that is not compressed."""
-    # 32 lets zlib recognise gzip and zlib headers by itself.
-    return zlib.decompressobj(wbits=32 + zlib.MAX_WBITS) if encoding.lower() in _ENCODINGS else None
+def _route(address: str) -> tuple[str | None, SSLContext | bool]:
+    """Return the proxy and the trusted authorities for an address. Raises ConfigError."""
+    proxy = proxy_for(address)
+    if proxy is not None and not proxy.lower().startswith(("http:", "https:")):
+        raise ConfigError(f"The gateway cannot use the proxy {SecretUrl(proxy)}: set HTTPS_PROXY to one of HTTP.")
+    return proxy, certificates() if address.lower().startswith("https:") else True
 
 
 def unpack(body: bytes, encoding: str) -> bytes | None:
     """Return a body without its compression; None if it cannot be read, is cut short or is too large."""
-    encoding = encoding.strip().lower()
-    if encoding not in _ENCODINGS:
-        return body if encoding in ("", "identity") else None
-    unpacker = decoder(encoding)
     try:
-        plain: bytes = unpacker.decompress(body, LARGEST_BYTES + 1)
-    except zlib.error:
+        decompressor = Decompressor(encoding, LARGEST_BYTES)
+        plain = decompressor.decompress(body)
+    except UnreadableBody:
         return None
-    return plain if unpacker.eof and not unpacker.unused_data else None
+    return plain if decompressor.complete else None

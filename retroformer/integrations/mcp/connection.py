@@ -86,8 +86,9 @@ class McpConnection:
             async with stdio_client(started, errlog=cast(TextIO, self._errors)) as streams:
                 yield streams
             return
-        import httpx
         from mcp.client.streamable_http import streamable_http_client
+
+        from retroformer.endpoint.http_client import http_client
 
         assert self._server.url is not None
         address, headers = self._server.url.split_user()
@@ -96,7 +97,7 @@ class McpConnection:
             keep_secret(key)
             headers["Authorization"] = f"Bearer {key}"
         async with (
-            httpx.AsyncClient(headers=headers, timeout=self._timeout) as client,
+            http_client(address, headers, timeout=self._timeout) as client,
             streamable_http_client(address, http_client=client) as (read, write, _),
         ):
             yield read, write

@@ -1,24 +1,23 @@
 """An OpenEnv server: what it says of itself over HTTP, the form of its actions, and sessions over its websocket."""
 
 import json
-import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any
 
-import httpx
 from pydantic import BaseModel, Field, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
+from retroformer.endpoint.http_client import NoAnswer, certificates, fetch_now, proxy_for
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.bounded import MOST_LEVELS, json_fault
 from retroformer.files.text import has_surrogate, sha256_of
 from retroformer.integrations.openenv.section import OpenEnv
 
-_NOT_FOUND = 404
 _LARGEST_BYTES = 16 << 20
 _INVALID_DATA = "VALIDATION_ERROR"
 """Code of an error in data for one of the server's pydantic models, among them its model of an action."""
@@ -167,19 +166,17 @@ def require_server(section: OpenEnv) -> None:
 
 def _get(section: OpenEnv, name: str, *, needed: bool = True) -> Mapping[str, Any]:
     """Return a JSON object that the server has under this name, empty if it has none. Raises EnvironmentFailure."""
-    # Like the session's socket: straight to the server whatever proxy variables say, with the system's certificates.
-    client = httpx.Client(timeout=section.timeout_seconds, trust_env=False, verify=ssl.create_default_context())
     try:
-        with client:
-            answer = client.get(f"{section.address('http')}/{name}")
-        if answer.status_code == _NOT_FOUND and not needed:
-            return {}
-        value = answer.raise_for_status().json()
-    except httpx.HTTPStatusError as error:
-        raise _missing(section, name, f"it answers with HTTP status {error.response.status_code}") from None
-    except httpx.TransportError as error:
+        answer = fetch_now("GET", f"{section.address('http')}/{name}", section.timeout_seconds, largest=_LARGEST_BYTES)
+    except NoAnswer as error:
         raise _unreachable(section, error) from None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+    if answer.status == HTTPStatus.NOT_FOUND and not needed:
+        return {}
+    if answer.status != HTTPStatus.OK:
+        raise _missing(section, name, f"it answers with HTTP status {answer.status}")
+    try:
+        value = json.loads(answer.content)
+    except (ValueError, RecursionError) as error:
         raise _missing(section, name, type(error).__name__) from None
     if not isinstance(value, dict):
         raise _missing(section, name, "it is not a JSON object")
@@ -211,7 +208,12 @@ class OpenEnvSession:
         address = f"{section.address('ws')}/ws"
         try:
             self._socket = connect(
-                address, open_timeout=self._timeout, close_timeout=1, max_size=_LARGEST_BYTES, proxy=None
+                address,
+                open_timeout=self._timeout,
+                close_timeout=1,
+                max_size=_LARGEST_BYTES,
+                proxy=proxy_for(address),
+                ssl=certificates() if address.startswith("wss:") else None,
             )
         except (OSError, WebSocketException, ValueError) as error:
             raise _unreachable(section, error) from None

@@ -4,12 +4,13 @@ import gzip
 import http.client
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import pytest
 
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import RunningGateway, gateway, write_gateway_config
 from tests.support.raw_server import RawServer, Request, Write
 from tests.support.raw_server import http as response
 from tests.support.vault_provider import KEY, chunk, chunked, head, play, sse, tool_call_events
@@ -240,3 +241,35 @@ def test_an_unknown_route_is_refused_with_the_routes_that_exist(running: Running
     assert "use /v1, /runs/NAME/v1 or /runs/NAME/score" in answer.json()["error"]["message"]
     assert httpx.get(f"http://{running.host}/health").json() == {"status": "ok"}
     assert not provider.requests
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_a_bomb_of_the_provider_reaches_the_agent_and_is_not_held_in_memory(
+    running: RunningGateway, provider: RawServer, kind: str
+) -> None:
+    packed = gzip.compress(bytes(1_000_000_000), 1)
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {len(packed)}\r\n\r\n"
+    provider.answer = lambda _, write: write(head.encode() + packed)
+    before = peak(running.process.pid)
+    headers = JSON | {"Accept-Encoding": "gzip"}
+    url = f"{running.of_run('bomb')}/chat/completions"
+    with httpx.stream("POST", url, content=ASK, headers=headers, timeout=60) as stream:
+        assert b"".join(stream.iter_raw()) == packed
+    assert peak(running.process.pid) - before < 300_000
+
+
+def peak(pid: int) -> int:
+    """Return the largest memory of a process so far, in kB."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
+def test_the_gateway_asks_its_provider_through_the_proxy_of_the_environment(
+    tmp_path: Path, provider: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider.answer = lambda _, write: write(response("200 OK", PLAIN))
+    monkeypatch.setenv("HTTP_PROXY", f"http://{provider.host}")
+    config = write_gateway_config(tmp_path, "http://127.0.0.1:9/v1")
+    with gateway(config, "http://model.example/v1") as behind:
+        assert httpx.get(f"http://{behind.host}/v1/models", trust_env=False).status_code == 200
+    assert [request.path for request in provider.requests] == ["http://model.example/v1/models"]
