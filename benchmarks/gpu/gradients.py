@@ -129,7 +129,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
         optimizer = ppo.make_optimizer(model, settings)
 
         def value() -> float:
-            facts = ppo.accumulate_gradients(model, optimizer, batch, settings)
+            facts = ppo.accumulate_gradients(model, optimizer, batch)
             clipped[0] = max(1.0, facts["gradient_norm"])
             return facts["policy_loss"] + VALUE_WEIGHT * facts["value_loss"]
     else:

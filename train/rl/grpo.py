@@ -72,9 +72,9 @@ class GrpoBatch(NamedTuple):
     facts: dict[str, float]
 
 
-def make_optimizer(model: SharedBase, settings: Grpo) -> torch.optim.AdamW:
+def make_optimizer(model: SharedBase, grpo: Grpo) -> torch.optim.AdamW:
     """Return Adam over the policy's adapter."""
-    return adam((model.adapter_parameters(), settings.learning_rate))
+    return adam((model.adapter_parameters(), grpo.learning_rate))
 
 
 def grpo(
@@ -82,7 +82,7 @@ def grpo(
     optimizer: torch.optim.Optimizer,
     prompts: Sequence[list[int]],
     rewards: Rewards,
-    settings: Grpo,
+    grpo: Grpo,
     draw: SamplingSettings,
     first_update: int = 0,
     describe: Describe = lambda prompts, responses: {},
@@ -92,34 +92,34 @@ def grpo(
 
     Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
     """
-    lengths, size = [len(ids) for ids in prompts], settings.group
+    lengths, size = [len(ids) for ids in prompts], grpo.group
 
     def rewarded(update: int, indices: Sequence[int]) -> _Groups:
         responses = answer(model, [prompts[number] for number in indices], draw)
         return _Groups(indices, responses, rewards(update, indices, responses))
 
-    for update in range(first_update, settings.updates):
+    for update in range(first_update, grpo.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to some prompts, with a group of responses to each, and each is rewarded.
-        groups = rewarded(update, prompt_indices(lengths, update, settings.batch_size // size, size, draw.seed))
+        groups = rewarded(update, prompt_indices(lengths, update, grpo.batch_size // size, size, draw.seed))
         if update == first_update:
             model.choose_attention(groups.responses.groups)
         score = float(groups.rewards_B.nanmean())
         # Step 2. With `dapo`, groups with equal rewards are replaced.
         equal_N = ~differing(groups.rewards_B.view(-1, size))
-        refilled = int(equal_N.sum()) if settings.dapo else 0
+        refilled = int(equal_N.sum()) if grpo.dapo else 0
         if refilled:
             kept, seed = groups.where(~equal_N), f"prompts of turn 1 {draw.seed} {update}"
             indices = refill_indices(lengths, seed, refilled, size, Counter(groups.indices), set(kept.indices))
             groups = kept.followed_by(rewarded(update, indices), draw.pad_id)
         # Step 3. Each response is compared with the others of its group.
-        batch = compare(model, groups.responses, groups.rewards_B, settings, draw)
+        batch = compare(model, groups.responses, groups.rewards_B, grpo, draw)
         facts = batch.facts | {"score": score} | describe(groups.responses.prompts, groups.responses.tokens)
-        facts |= {"refilled": float(refilled)} if settings.dapo else {}
+        facts |= {"refilled": float(refilled)} if grpo.dapo else {}
         # Step 4. A few passes over the batch with the clipped loss, one optimiser step each.
-        for epoch in range(settings.epochs):
-            set_learning_rates(optimizer, settings, update * settings.epochs + epoch)
-            facts |= accumulate_gradients(model, optimizer, batch, settings)
+        for epoch in range(grpo.epochs):
+            set_learning_rates(optimizer, grpo, update * grpo.epochs + epoch)
+            facts |= accumulate_gradients(model, optimizer, batch, grpo)
             optimizer.step()
         yield facts
 
@@ -146,14 +146,14 @@ class _Groups(NamedTuple):
 
 @torch.no_grad()
 def compare(
-    model: SharedBase, responses: Responses, rewards_B: Tensor, settings: Grpo, draw: SamplingSettings
+    model: SharedBase, responses: Responses, rewards_B: Tensor, grpo: Grpo, draw: SamplingSettings
 ) -> GrpoBatch:
     """Read the responses with policy and SFT policy, and compute advantages within the groups."""
     model.train()
     mask_BT = responses.mask_BT
     micro_batches = blocks(responses, draw.micro_batch_tokens)
     # Without a KL term there is nothing to compare the policy with.
-    compares = settings.kl > 0
+    compares = grpo.kl > 0
 
     def read(block: Block) -> tuple[Tensor, Tensor, Tensor]:
         policy = model.read(block.packed, responses.length)
@@ -164,13 +164,13 @@ def compare(
     parts = processes.each(micro_batches, read)
     log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) for column in zip(*parts, strict=True))
     divergences_B = (k1(log_probs_BT, reference_BT) * mask_BT).sum(dim=1)
-    rewards_NG = rewards_B.to(model.device).view(-1, settings.group)
-    penalties_NG = divergences_B.view_as(rewards_NG) * (settings.kl if settings.kl_estimator == "k1" else 0.0)
-    advantages_NG = ADVANTAGES[settings.variant](rewards_NG - penalties_NG)
+    rewards_NG = rewards_B.to(model.device).view(-1, grpo.group)
+    penalties_NG = divergences_B.view_as(rewards_NG) * (grpo.kl if grpo.kl_estimator == "k1" else 0.0)
+    advantages_NG = ADVANTAGES[grpo.variant](rewards_NG - penalties_NG)
     # A penalty must not make a group of equal rewards count.
     advantages_NG = advantages_NG.where(differing(rewards_NG)[:, None], 0.0)
-    size, texts = settings.group, responses.tokens
-    average: Average = "token" if settings.dapo else "response" if settings.variant == "grpo" else "constant"
+    size, texts = grpo.group, responses.tokens
+    average: Average = "token" if grpo.dapo else "response" if grpo.variant == "grpo" else "constant"
     weights_BT = token_weights(rewards_NG, mask_BT, average, draw.max_new_tokens)
     facts = {
         "score": float(rewards_NG.nanmean()),
@@ -187,22 +187,22 @@ def compare(
 
 
 def accumulate_gradients(
-    model: SharedBase, optimizer: torch.optim.Optimizer, batch: GrpoBatch, settings: Grpo
+    model: SharedBase, optimizer: torch.optim.Optimizer, batch: GrpoBatch, grpo: Grpo
 ) -> dict[str, float]:
     """Compute the gradient of the weighted loss of the batch; return the facts of this pass.
 
     The result does not depend on the size of the micro-batches, up to rounding.
     """
-    return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, settings))
+    return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, grpo))
 
 
-def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: Grpo) -> dict[str, float]:
+def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, grpo: Grpo) -> dict[str, float]:
     """Add the gradients of a micro-batch; return its share of the facts."""
     rows, mask_BT, total = block.rows, batch.responses.mask_BT[block.rows], batch.responses.mask_BT.sum()
     new_BT, weights_BT = model.read(block.packed, batch.responses.length).log_probs_RT, batch.weights_BT[rows]
     old_BT, reference_BT = batch.log_probs_BT[rows], batch.reference_BT[rows]
-    kl_weight = settings.kl if settings.kl_estimator == "k3" else 0.0
-    upper = CLIP_HIGH if settings.dapo else CLIP
+    kl_weight = grpo.kl if grpo.kl_estimator == "k3" else 0.0
+    upper = CLIP_HIGH if grpo.dapo else CLIP
     importance_BT = batch.responses.importance(rows)
     loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], CLIP, kl_weight, upper, importance_BT)
     (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]

@@ -67,17 +67,17 @@ class PpoBatch(NamedTuple):
     facts: dict[str, float]
 
 
-def make_optimizer(model: SharedBase, settings: Ppo) -> torch.optim.AdamW:
+def make_optimizer(model: SharedBase, ppo: Ppo) -> torch.optim.AdamW:
     """Return Adam over the policy's adapter and the value head."""
     heads = model.value_head.parameters()
-    return adam((model.adapter_parameters(), settings.learning_rate), (heads, VALUE_LEARNING_RATE))
+    return adam((model.adapter_parameters(), ppo.learning_rate), (heads, VALUE_LEARNING_RATE))
 
 
 def ppo(
     model: SharedBase,
     optimizer: torch.optim.Optimizer,
     prompts: Sequence[list[int]],
-    settings: Ppo,
+    ppo: Ppo,
     draw: SamplingSettings,
     scale: ScoreScale = UNSCALED,
     first_update: int = 0,
@@ -88,30 +88,28 @@ def ppo(
 
     Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
     """
-    lengths, each = [len(ids) for ids in prompts], settings.responses_per_prompt
-    for update in range(first_update, settings.updates):
+    lengths, each = [len(ids) for ids in prompts], ppo.responses_per_prompt
+    for update in range(first_update, ppo.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to a batch of prompts.
-        indices = prompt_indices(lengths, update, settings.batch_size // each, each, draw.seed)
+        indices = prompt_indices(lengths, update, ppo.batch_size // each, each, draw.seed)
         batch_prompts = [prompts[number] for number in indices]
         responses = answer(model, batch_prompts, draw)
         if update == first_update:
             model.choose_attention(responses.groups)
         # Step 2. The policy, the SFT policy and the reward model read the responses; rewards become advantages.
-        batch = evaluate(model, responses, settings, draw, scale)
+        batch = evaluate(model, responses, ppo, draw, scale)
         # Step 3. A few passes over the batch with the clipped losses, one optimiser step each.
         facts = batch.facts | describe(batch_prompts, responses.tokens)
-        for epoch in range(settings.epochs):
-            set_learning_rates(optimizer, settings, update * settings.epochs + epoch)
-            facts |= accumulate_gradients(model, optimizer, batch, settings)
+        for epoch in range(ppo.epochs):
+            set_learning_rates(optimizer, ppo, update * ppo.epochs + epoch)
+            facts |= accumulate_gradients(model, optimizer, batch)
             optimizer.step()
         yield facts
 
 
 @torch.no_grad()
-def evaluate(
-    model: SharedBase, responses: Responses, settings: Ppo, draw: SamplingSettings, scale: ScoreScale
-) -> PpoBatch:
+def evaluate(model: SharedBase, responses: Responses, ppo: Ppo, draw: SamplingSettings, scale: ScoreScale) -> PpoBatch:
     """Read the responses with all models, and compute rewards, advantages and returns.
 
     Raises:
@@ -120,7 +118,7 @@ def evaluate(
     model.train()
     micro_batches = blocks(responses, draw.micro_batch_tokens)
     # Without a KL penalty there is nothing to compare the policy with.
-    compares = settings.kl > 0
+    compares = ppo.kl > 0
 
     def read(block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         policy = model.read(block.packed, responses.length)
@@ -136,7 +134,7 @@ def evaluate(
     mask_BT = responses.mask_BT
     scores_B = scale(raw_scores_B, responses.ended_B)
     divergences_BT = k1(log_probs_BT, reference_BT)
-    rewards_BT = token_rewards(scores_B, divergences_BT, mask_BT, settings.kl)
+    rewards_BT = token_rewards(scores_B, divergences_BT, mask_BT, ppo.kl)
     advantages_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, GAMMA, LAMBDA)
     facts = {
         "reward_model_score": float(raw_scores_B.mean()),
@@ -152,14 +150,12 @@ def evaluate(
     return PpoBatch(responses, micro_batches, log_probs_BT, values_BT, advantages_BT, returns_BT, facts)
 
 
-def accumulate_gradients(
-    model: SharedBase, optimizer: torch.optim.Optimizer, batch: PpoBatch, settings: Ppo
-) -> dict[str, float]:
+def accumulate_gradients(model: SharedBase, optimizer: torch.optim.Optimizer, batch: PpoBatch) -> dict[str, float]:
     """Compute the gradient of the mean loss over all tokens of the batch; return the facts of this pass."""
-    return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, settings))
+    return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch))
 
 
-def _add_gradients(model: SharedBase, block: Block, batch: PpoBatch, settings: Ppo) -> dict[str, float]:
+def _add_gradients(model: SharedBase, block: Block, batch: PpoBatch) -> dict[str, float]:
     """Add the gradients of a micro-batch; return its share of the means over all tokens."""
     rows, mask_BT, total = block.rows, batch.responses.mask_BT[block.rows], batch.responses.mask_BT.sum()
     new = model.read(block.packed, batch.responses.length)

@@ -99,7 +99,7 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         self._pools = Pools(experiment)
         super().__init__(
             dataset=lambda: self._dataset(experiment.environment.split, tasks),
-            eval_dataset=lambda: self._dataset(_held_out_split(experiment), tasks),
+            eval_dataset=lambda: self._dataset(experiment.held_out_splits[0], tasks),
             rubric=Rubric(funcs=[episode_return]),
             max_turns=experiment.environment.max_steps,
         )
@@ -161,9 +161,3 @@ def _infrastructure_errors() -> Iterator[None]:
         yield
     except InfrastructureFailure as error:
         raise InfraError(str(error)) from error
-
-
-def _held_out_split(experiment: Experiment) -> str:
-    """Return the first split that the experiment is evaluated on."""
-    split = experiment.eval.split or experiment.environment.split
-    return split if isinstance(split, str) else split[0]

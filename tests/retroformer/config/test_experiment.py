@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_domains
+from retroformer.config.sections.train import Grpo, Ppo, Updates
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.errors import ConfigError, MissingInput
@@ -218,6 +219,13 @@ def test_every_setting_has_a_description() -> None:
                 silent.append(f"{section.name}.{knob.target.id}")
     nested = {*Experiment.model_fields, "name", "lora", "endpoint"}
     assert [name for name in silent if name.partition(".")[2] not in nested] == []
+
+
+@pytest.mark.parametrize(("name", "section"), [("ppo", Ppo), ("grpo", Grpo)])
+def test_a_search_for_a_key_of_ppo_or_grpo_finds_where_it_is_read(name: str, section: type[Updates]) -> None:
+    source = (ROOT / f"train/rl/{name}.py").read_text()
+    read_before = {"reward"}  # It decides what is trained on, before the updates.
+    assert [key for key in section.model_fields if f"{name}.{key}" not in source and key not in read_before] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)
