@@ -190,6 +190,33 @@ REACHING = {
         Verdict.CRASH,
         "PermissionError",
     ),
+    "filling the pipes of the user": Attempt(
+        "import fcntl, os\ndef double(x):\n    fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)\n",
+        Verdict.CRASH,
+        "PermissionError",
+    ),
+    "leaving open files on their way": Attempt(
+        "import socket\ndef double(x):\n    first, second = socket.socketpair()\n    for _ in range(40):\n"
+        "        socket.send_fds(first, [b'x'], [first.fileno()] * 50)\n",
+        Verdict.CRASH,
+        "PermissionError",
+    ),
+    "taking the timers of the user": Attempt(
+        "import ctypes, platform\ndef double(x):\n    c, taken = ctypes.CDLL(None), 0\n"
+        "    number = {'x86_64': 222, 'aarch64': 107}[platform.machine()]\n"
+        "    while taken < 1000 and not c.syscall(number, 1, None, ctypes.byref(ctypes.c_int())):\n        taken += 1\n"
+        "    return taken < 100\n",
+        Verdict.WRONG,
+        "True",
+    ),
+    "taking the pending signals of the user": Attempt(
+        "import ctypes, os, signal\ndef double(x):\n    signal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
+        "    c, taken = ctypes.CDLL(None), 0\n"
+        "    while taken < 1000 and c.sigqueue(os.getpid(), 40, 0) == 0:\n        taken += 1\n"
+        "    return taken < 100\n",
+        Verdict.WRONG,
+        "True",
+    ),
     "taking the machine's asynchronous reads": Attempt(
         "import ctypes, platform\ndef double(x):\n    c = ctypes.CDLL(None, use_errno=True)\n"
         "    number = {'x86_64': 206, 'aarch64': 0}[platform.machine()]\n"
@@ -350,9 +377,8 @@ FORGING = {
         "import gc, os, socket\ndef double(x):\n    files = [os.open('/dev/null', 0) for _ in range(20)]\n"
         "    for channel in [o for o in gc.get_objects() if isinstance(o, socket.socket)]:\n        try:\n"
         "            for _ in range(99):\n                socket.send_fds(channel, [b'xxxx'], files)\n"
-        "        except OSError:\n            pass\n    return x + x\n",
-        Verdict.CRASH,
-        "cannot be read",
+        "        except PermissionError:\n            pass\n    return x + x\n",
+        Verdict.PASSED,
     ),
     "a name of the judge's own functions as the answer": Attempt(
         "import sys\ndef double(x):\n    return sys.modules['jail.wire'].Named('double')\n", Verdict.WRONG

@@ -1,11 +1,13 @@
 """Judge of candidate code against a problem. Synchronous; any number of processes may judge at once."""
 
+import re
 from hashlib import sha256
 
 from retroformer.environments.programming import python_source, rust, rust_source, sandbox
 from retroformer.environments.programming.jail import controller
 from retroformer.environments.programming.problems import CheckedProgram, CheckedTest, Problem, Verdict, printable
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
+from retroformer.errors import ServiceError
 
 _OVERHEAD_SECONDS = 30.0
 """Time limit for building a jail, and for everything that is not a test, on a busy machine."""
@@ -32,7 +34,9 @@ def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Lim
 def _python(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
 ) -> tuple[CheckedTest, ...]:
-    prepared = [python_source.prepared(index, test, problem.entry_point) for index, test in enumerate(tests)]
+    tests_as_jobs = [
+        python_source.controller_test(index, test, problem.entry_point) for index, test in enumerate(tests)
+    ]
     job = {
         "kind": "python",
         "source": program,
@@ -40,7 +44,7 @@ def _python(
         "entry_point": problem.entry_point,
         # Hidden tests share a process, as in the data sets' own harnesses; an agent's own tests do not.
         "own": not hidden,
-        "groups": [prepared] if hidden else [[test] for test in prepared],
+        "groups": [tests_as_jobs] if hidden else [[test] for test in tests_as_jobs],
     }
     seconds = _OVERHEAD_SECONDS + controller.longest(limits.wall_seconds, len(tests), hidden)
     outcome = sandbox.run(job, limits, seconds)
@@ -70,6 +74,33 @@ def _broken_off(
     broken = CheckedTest(test=tests[last], verdict=verdict, output=why)
     left = () if hidden else tests[last + 1 :]
     return (*done, broken, *(CheckedTest(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
+
+
+_STUB = """
+class Object:
+    def __init__(self, *arguments, **keywords): pass
+    def __getattr__(self, name): return constant
+def constant(*arguments, **keywords): return {value}
+def __getattr__(name): return {kind}
+"""
+"""Solution that computes nothing: whatever is called returns the same value."""
+
+
+def empty_test(problem: Problem) -> str | None:
+    """Return a test that checks nothing, since it passes with solutions that compute nothing; None if there is none.
+
+    A comparison with a constant is recognised without being run. Raises EnvironmentFailure.
+    """
+    tests = tuple(test for test in problem.tests if not python_source.surely_checks(test, problem.entry_point))
+    kind = "Object" if re.search(rf"\bclass {problem.entry_point}\b", problem.prompt) else "constant"
+    for value in ("None", "object()"):
+        try:
+            results = check(problem, _STUB.format(value=value, kind=kind), tests).checked
+        except ServiceError:
+            # Where there is no sandbox, nothing is played either.
+            return None
+        tests = tuple(result.test for result in results if result.verdict is Verdict.PASSED)
+    return tests[0] if tests else None
 
 
 _CHARACTERS = 100_000

@@ -14,9 +14,13 @@ A line of a user's own file is an object; `language`, `preamble` and `solution` 
 
 The prompt may end with the signature of a method, as LeetCode's do; then entry_point is the class.
 
-A Python test is any code with assertions; it may call functions of the solution, create objects of its classes, as in
-`Solution().twoSum(...)`, and see lists change in place. A Rust test is `assert_eq!(CALL, VALUE);`,
-`assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is only a call of the function.
+Lines in HumanEval's and MBPP's form are read, too.
+
+A Python test is any code with assertions, or definitions of tests: unittest's classes, pytest's functions, HumanEval's
+`check(candidate)`. One that passes with solutions that compute nothing is refused. It may call functions of the
+solution, create objects of its classes, as in `Solution().twoSum(...)`, and see lists change in place. A Rust test is
+`assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is only a call
+of the function.
 """
 
 import ast
@@ -25,8 +29,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from retroformer.environments.programming.judging import empty_test
 from retroformer.environments.programming.problems import Problem, ProblemSet
-from retroformer.environments.programming.python_source import called, functions, parsed
+from retroformer.environments.programming.python_source import called_names, complete_test, functions, parse
 from retroformer.environments.programming.rust_source import parse_check, split_tests
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
@@ -110,15 +115,16 @@ def _whole(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
 
 
 def _humaneval(row: Row) -> Problem:
+    solution = row.get("canonical_solution")
     return Problem(
         id=row["task_id"],
         language="python",
         prompt=row["prompt"],
         entry_point=row["entry_point"],
-        tests=(f"{row['test']}\ncheck({row['entry_point']})\n",),
-        # A few tests use a helper that the prompt defines.
-        preamble=row["prompt"],
-        solution=row["prompt"] + row["canonical_solution"],
+        tests=(complete_test(row["test"], row["entry_point"]),),
+        # A few tests use a helper that the prompt defines; a bare signature cannot be run.
+        preamble=row["prompt"] if parse(row["prompt"]) else "",
+        solution=None if solution is None else row["prompt"] + solution,
     )
 
 
@@ -153,11 +159,11 @@ def _mbpp(row: Row) -> Problem:
 
 def _function_of(code: str, tests: list[str]) -> ast.FunctionDef:
     """Return the function under test: of those the solution defines, the one that the first test calls."""
-    tree, defined = parsed(tests[0]), functions(code)
-    names = sorted(called(tree) & defined.keys()) if tree else []
+    tree, solution = parse(tests[0]), functions(code)
+    names = sorted(called_names(tree) & solution.keys()) if tree else []
     if not names:
         raise ValueError(f"no function of the solution is called by {tests[0]!r}")
-    return defined[names[0]]
+    return solution[names[0]]
 
 
 def _signature(function: ast.FunctionDef, text: str) -> str:
@@ -183,21 +189,31 @@ _SOURCES: dict[str, _SetFormat] = {
 }
 
 
-def own_problem(row: dict[str, Any]) -> Problem:
-    """Return the problem of one line. Raises KeyError, ValueError."""
-    if not row["tests"]:
-        raise ValueError(f"problem {row['id']!r} has no tests")
-    for test in row["tests"] if row.get("language") == "rust" else ():
-        try:
-            parse_check(test, row["entry_point"])
-        except ValueError as error:
-            raise ValueError(f"problem {row['id']!r} has a check that cannot be judged: {error}") from error
-    return Problem(
-        id=row["id"],
-        language=row.get("language", "python"),
-        prompt=row["prompt"],
-        entry_point=row["entry_point"],
-        tests=tuple(row["tests"]),
-        preamble=row.get("preamble", ""),
-        solution=row.get("solution"),
-    )
+def own_problem(row: Row) -> Problem:
+    """Return the problem of one line, in the form above, HumanEval's or MBPP's. Raises KeyError, ValueError."""
+    if "tests" not in row and "test" in row:
+        problem = _humaneval(row)
+    elif "tests" not in row and "test_list" in row:
+        problem = _mbpp(row)
+    else:
+        text = row["tests"]
+        names = Problem.model_fields.keys() & row.keys()
+        problem = Problem.model_validate(
+            {"language": "python"}
+            | {name: row[name] for name in names}
+            | {"tests": [text] if isinstance(text, str) else text}
+        )
+    if not problem.tests:
+        raise ValueError(f"problem {problem.id!r} has no tests")
+    try:
+        if problem.language == "rust":
+            for test in problem.tests:
+                parse_check(test, problem.entry_point)
+            return problem
+        tests = tuple(complete_test(test, problem.entry_point) for test in problem.tests)
+    except ValueError as error:
+        raise ValueError(f"problem {problem.id!r} has a check that cannot be judged: {error}") from error
+    problem = problem.model_copy(update={"tests": tests})
+    if (empty := empty_test(problem)) is not None:
+        raise ValueError(f"problem {problem.id!r} has a test that checks nothing: every program passes {empty[:80]!r}")
+    return problem

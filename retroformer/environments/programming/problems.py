@@ -5,8 +5,8 @@ from enum import StrEnum
 from textwrap import dedent, indent
 from typing import Literal
 
-from retroformer.environments.programming.python_source import defined, parsed
-from retroformer.environments.programming.rust_source import completed
+from retroformer.environments.programming.python_source import definitions, parse
+from retroformer.environments.programming.rust_source import complete_program
 from retroformer.errors import ConfigError
 from retroformer.method.records import Record
 
@@ -84,13 +84,13 @@ class Problem(Record):
         """Return the whole program for an answer, which is the function or only a continuation of the prompt."""
         if self.language == "rust":
             whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
-            return completed(answer if whole else self.prompt + answer)
+            return complete_program(answer if whole else self.prompt + answer)
         # The prompt's imports and definitions stay available; a definition of the same name replaces the prompt's.
-        if self.entry_point not in defined(answer):
+        if self.entry_point not in definitions(answer):
             return _continued(self.prompt, answer)
         # A prompt that is a bare signature is not a program.
-        start = self.prompt if parsed(self.prompt) else f"{self.prompt.rstrip()}\n{_body_indent(self.prompt)}..."
-        return f"{start}\n\n{answer}\n" if parsed(start) else answer
+        start = self.prompt if parse(self.prompt) else f"{self.prompt.rstrip()}\n{_body_indent(self.prompt)}..."
+        return f"{start}\n\n{answer}\n" if parse(start) else answer
 
 
 def _continued(prompt: str, body: str) -> str:
@@ -98,7 +98,7 @@ def _continued(prompt: str, body: str) -> str:
     start, wanted = f"{prompt.expandtabs(4).rstrip()}\n", _body_indent(prompt)
     bodies = (body, f"    {body.lstrip()}", f"{wanted}{body.lstrip()}")
     programs = (start + indent(dedent(text), wanted) for text in bodies)
-    return next((program for program in programs if parsed(program)), start + body)
+    return next((program for program in programs if parse(program)), start + body)
 
 
 def _body_indent(prompt: str) -> str:

@@ -8,12 +8,13 @@ import builtins
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from retroformer.environments.programming.jail.tester import SEEN
 
 
-def parsed(code: str) -> ast.Module | None:
+def parse(code: str) -> ast.Module | None:
     """Return the syntax tree, or None if the code is not Python."""
     with warnings.catch_warnings():
         # For example an escape sequence that a later Python will refuse: a matter for the author.
@@ -26,18 +27,18 @@ def parsed(code: str) -> ast.Module | None:
 
 def functions(code: str) -> dict[str, ast.FunctionDef]:
     """Return the functions that a module defines at its top level, by name; none if it is not Python."""
-    tree = parsed(code)
+    tree = parse(code)
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)} if tree else {}
 
 
-def defined(code: str) -> set[str]:
+def definitions(code: str) -> set[str]:
     """Return the names of the functions and classes that a module defines at its top level."""
-    tree = parsed(code)
+    tree = parse(code)
     body = tree.body if tree else []
     return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
 
 
-def called(node: ast.AST) -> set[str]:
+def called_names(node: ast.AST) -> set[str]:
     return {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
 
 
@@ -50,7 +51,7 @@ def assertions(text: str, entry_point: str) -> tuple[str, ...]:
     Other text is skipped. Reflexion (section 4.3) also filters by the syntax tree; requiring a call of the function is
     our addition, since `assert True` tests nothing.
     """
-    tests = (_text_of(statement) for statement in _statements(text) if entry_point in called(statement))
+    tests = (_text_of(statement) for statement in _statements(text) if entry_point in called_names(statement))
     return tuple(dict.fromkeys(text for text in tests if text is not None))
 
 
@@ -63,7 +64,7 @@ def _text_of(node: ast.AST) -> str | None:
 
 
 def _statements(text: str) -> Iterator[ast.Assert]:
-    tree = parsed(text)
+    tree = parse(text)
     if tree is not None:
         yield from (node for node in ast.walk(tree) if isinstance(node, ast.Assert))
         return
@@ -74,52 +75,138 @@ def _statements(text: str) -> Iterator[ast.Assert]:
         if begins < 0:
             continue
         for end in range(start + 1, min(start + 20, len(lines)) + 1):
-            tree = parsed("\n".join([line[begins:], *lines[start + 1 : end]]))
+            tree = parse("\n".join([line[begins:], *lines[start + 1 : end]]))
             if tree is not None:
                 yield from (node for node in tree.body if isinstance(node, ast.Assert))
                 break
 
 
-def keeping_value(test: str) -> str:
+def store_value(test: str) -> str:
     """Return the same test, changed to store the compared value under SEEN, so that a failure can show it.
 
     Only a single assert statement is changed; a comparison with more than two sides is not.
     """
-    tree = parsed(test)
+    tree = parse(test)
     if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         return test
     statement = tree.body[0]
     condition = statement.test
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-        seen, condition.operand = condition.operand, _seen()
+        seen, condition.operand = condition.operand, _stored_value()
     elif isinstance(condition, ast.Compare) and len(condition.comparators) == 1:
-        seen, condition.left = condition.left, _seen()
+        seen, condition.left = condition.left, _stored_value()
     elif isinstance(condition, ast.Compare):
         return test
     else:
-        seen, statement.test = condition, _seen()
+        seen, statement.test = condition, _stored_value()
     keep = ast.Assign(targets=[ast.Name(SEEN, ast.Store())], value=seen)
     keep.lineno = statement.lineno
     return _text_of(ast.Module([keep, statement], [])) or test
 
 
-def _seen() -> ast.Name:
+def _stored_value() -> ast.Name:
     return ast.Name(SEEN, ast.Load())
 
 
-def prepared(index: int, test: str, entry_point: str) -> dict[str, Any]:
+def controller_test(index: int, test: str, entry_point: str) -> dict[str, Any]:
     """Return a test in the controller's format, with the names that it uses and does not define.
 
     names: names from the preamble, else functions of the solution, even if named like a built-in.
     modules: standard library modules that the test relies on the solution to import.
     """
-    code = keeping_value(test)
-    tree = parsed(code) or ast.Module([], [])
+    code = store_value(test)
+    tree = parse(code) or ast.Module([], [])
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     names = (used - _bound(tree) - _BUILTINS) | (used & {entry_point})
     owners = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     modules = {node.id for node in owners if isinstance(node, ast.Name)} & names & sys.stdlib_module_names
     return {"index": index, "code": code, "names": sorted(names), "modules": sorted(modules - {entry_point})}
+
+
+def complete_test(test: str, entry_point: str) -> str:
+    """Return a test that runs what it defines, as its author meant: what nobody calls is called at the end.
+
+    That is unittest's and pytest's classes, functions without an argument, and HumanEval's `check(candidate)`. Raises
+    ValueError for text that is not Python, and for code that cannot run in the sandbox.
+    """
+    tree = parse(test)
+    if tree is None:
+        raise ValueError(f"the test {test[:80]!r} is not Python")
+    body: list[ast.stmt] = [statement for part in tree.body for statement in _without_runner(part)]
+    used = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
+    calls = [_call(part, entry_point) for part in body if getattr(part, "name", None) not in used]
+    is_complete = body == tree.body and not any(calls)
+    tree = ast.Module([*body, *ast.parse("\n".join(calls)).body], [])
+    for node in ast.walk(tree):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            if module.split(".")[0] not in sys.stdlib_module_names:
+                raise ValueError(f"the test imports {module}, which the sandbox does not have")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _EXITS:
+            raise ValueError(f"the test ends its process with {ast.unparse(node)}")
+    return test if is_complete else ast.unparse(tree)
+
+
+_EXITS = ("exit", "quit", "sys.exit", "os._exit")
+_UNITTEST = """
+import unittest
+unittest_result = unittest.TestResult()
+unittest.defaultTestLoader.loadTestsFromTestCase({name}).run(unittest_result)
+assert unittest_result.wasSuccessful(), [*unittest_result.failures, *unittest_result.errors][0][1]
+"""
+
+
+def _without_runner(statement: ast.stmt) -> list[ast.stmt]:
+    """Return what a test module runs as a program, without the call of unittest's runner."""
+    if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
+        return [inner for part in statement.body for inner in _without_runner(part)]
+    is_runner = isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("unittest.main(")
+    return [] if is_runner else [statement]
+
+
+def _call(node: ast.stmt, entry_point: str) -> str:
+    """Return the code that runs a definition of tests; empty for any other statement."""
+    if isinstance(node, ast.ClassDef):
+        if any(ast.unparse(base).endswith("TestCase") for base in node.bases):
+            return _UNITTEST.format(name=node.name)
+        methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+        return "\n".join(f"{node.name}().{name}()" for name in methods if name.startswith("test"))
+    if not isinstance(node, ast.FunctionDef) or not any(isinstance(part, ast.Assert) for part in ast.walk(node)):
+        return ""
+    required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+    return {0: f"{node.name}()", 1: f"{node.name}({entry_point})"}.get(required, "")
+
+
+_SIMPLE = (ast.Assert, ast.Assign, ast.Expr, ast.FunctionDef, ast.Import, ast.ImportFrom)
+
+
+def surely_checks(test: str, entry_point: str) -> bool:
+    """Return True if an assertion that is always reached compares a result of the function with a constant."""
+    tree = parse(test)
+    if tree is None or not tree.body or entry_point in _bound(tree):
+        return False
+    blocks = [(tree.body, entry_point)]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and ast.unparse(tree.body[-1]) == f"{node.name}({entry_point})":
+            blocks += [(node.body, argument.arg) for argument in node.args.args[:1]]
+    return any(
+        _compares(statement, name)
+        for block, name in blocks
+        for statement in takewhile(lambda statement: isinstance(statement, _SIMPLE), block)
+    )
+
+
+def _compares(statement: ast.stmt, function: str) -> bool:
+    match statement:
+        case ast.Assert(test=ast.Compare(left=ast.Call() as side, ops=[ast.Eq()], comparators=[value])):
+            part: ast.expr = side
+            while not isinstance(part, ast.Name):
+                if not isinstance(part, ast.Call | ast.Attribute):
+                    return False
+                part = part.func if isinstance(part, ast.Call) else part.value
+            return part.id == function and not any(isinstance(node, ast.Name) for node in ast.walk(value))
+    return False
 
 
 def _bound(tree: ast.AST) -> set[str]:

@@ -130,7 +130,7 @@ def _compile(problem: Problem, tests: tuple[str, ...]) -> bool:
     kind = rust_source.result_type(problem.prompt, name)
     try:
         parsed = tuple(_own(test, name) for test in tests)
-        stub = rust_source.completed(problem.prompt + " unimplemented!() ")
+        stub = rust_source.complete_program(problem.prompt + " unimplemented!() ")
         source = rust_source.answering(stub, name, [test.call for test in parsed], kind)
         if tests and not _run(source, [], COMPILING, False, "--emit=metadata")[0].good:
             return False

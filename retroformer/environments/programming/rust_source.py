@@ -152,7 +152,7 @@ def _arguments(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def completed(program: str) -> str:
+def complete_program(program: str) -> str:
     """Return the program with its open brackets closed: some completions stop before the last one."""
     closing = next((closing for _, _, closing in deque(_scan(program), maxlen=1)), None)
     return f"{program}\n{''.join(reversed(closing))}" if closing else program

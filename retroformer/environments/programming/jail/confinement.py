@@ -87,6 +87,7 @@ def _show(path: str) -> None:
 
 _NOBODY, _INNER_NOBODY = 65534, 1
 _DESCRIPTORS, _GUARDS = 64, 4
+_PENDING_SIGNALS = 64
 
 
 class JailLimits(TypedDict):
@@ -156,10 +157,10 @@ def _map_root() -> None:
         raise OSError(code, f"mapping users: {os.strerror(code)}")
 
 
-def drop_rights(limits: JailLimits, processes: bool = False, programs: bool = False) -> None:
+def drop_rights(limits: JailLimits, processes: bool = False, programs: bool = False, files: bool = False) -> None:
     """Become nobody without any rights, under these limits and the system call filter. Raises OSError.
 
-    processes, programs: if true, it may start other processes, and execute other programs.
+    processes, programs, files: if true, it may start processes, execute programs, pass open files to others.
     """
     _limit(limits, processes)
     linux.forbid_new_privileges()
@@ -173,7 +174,7 @@ def drop_rights(limits: JailLimits, processes: bool = False, programs: bool = Fa
         if os.getresuid() != (0, 0, 0) or os.getresgid() != (0, 0, 0):
             raise
     linux.drop_capabilities()
-    linux.filter_system_calls(processes, programs)
+    linux.filter_system_calls(processes, programs, files)
 
 
 def _limit(limits: JailLimits, processes: bool) -> None:
@@ -190,6 +191,8 @@ def _limit(limits: JailLimits, processes: bool) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        # Timers, too, count as pending signals of the user, which other jails may share.
+        (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
     ):
         resource.setrlimit(kind, (most, most))
 

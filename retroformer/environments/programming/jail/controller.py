@@ -43,7 +43,7 @@ def run(job: int, results: socket.socket, setting: Setting) -> None:
         work = wire.decode(file.read(_JOB_BYTES))
     keep_only(candidates.fileno(), testers.fileno(), results.fileno())
     limits = setting["limits"]
-    drop_rights({**limits, "memory_bytes": _OWN_BYTES, "cpu_seconds": 10**6, "file_bytes": 0})
+    drop_rights({**limits, "memory_bytes": _OWN_BYTES, "cpu_seconds": 10**6, "file_bytes": 0}, files=True)
     try:
         if work["kind"] == "commands":
             _commands(work, candidates, results, limits)

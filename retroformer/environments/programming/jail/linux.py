@@ -118,10 +118,12 @@ _FORK = ((57, None), (58, None))
 """fork and vfork."""
 _EXECUTE = ((59, 221), (322, 281))
 """execve and execveat."""
+_SEND_MESSAGE = ((46, 211), (307, 269))
+"""sendmsg and sendmmsg, which pass open files: the number of those on their way is limited for each user."""
 _CLONE, _CLONE3, _PRLIMIT, _FCNTL = (56, 220), 435, (302, 261), (72, 25)
-_SHARED_BY_FILE = (6, 7, 37, 38, 1024, 1026)
-"""Commands of fcntl that affect all users of a file, including libraries of the host: F_SETLK, F_SETLKW, F_OFD_SETLK,
-F_OFD_SETLKW, F_SETLEASE, F_NOTIFY."""
+_SHARED_FCNTL = (6, 7, 37, 38, 1024, 1026, 1031)
+"""Commands of fcntl that affect all users of a file, including libraries of the host, or use up a limit of the user:
+F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ."""
 _FIRST_UNKNOWN = 450
 """First system call number newer than this list; from here on calls fail as on an older kernel."""
 _CLONE_THREAD, _CLONE_NEW_ANYTHING = 0x00010000, 0x7E020000
@@ -138,20 +140,21 @@ def is_supported() -> bool:
     return os.uname().machine in _ARCHITECTURES
 
 
-def filter_system_calls(processes: bool, programs: bool) -> None:
-    """Filter this process and all it starts. If `processes`, it may fork; if `programs`, it may execute.
+def filter_system_calls(processes: bool, programs: bool, files: bool) -> None:
+    """Filter this process and all it starts. It may fork, execute and pass open files to others only if so allowed.
 
     `no_new_privs` must be set. Raises OSError.
     """
-    instructions = _filter(os.uname().machine, processes, programs)
+    instructions = _filter(os.uname().machine, processes, programs, files)
     code = ctypes.create_string_buffer(b"".join(instructions))
     program = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(code))
     _check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(program), 0, 0), "filtering system calls")
 
 
-def _filter(machine: str, processes: bool, programs: bool) -> list[bytes]:
+def _filter(machine: str, processes: bool, programs: bool, files: bool) -> list[bytes]:
     column = 0 if machine == "x86_64" else 1
-    calls = [*_DENIED, *(() if processes else _FORK), *(() if programs else _EXECUTE)]
+    permitted = {_FORK: processes, _EXECUTE: programs, _SEND_MESSAGE: files}
+    calls = [*_DENIED, *(call for group, is_permitted in permitted.items() if not is_permitted for call in group)]
     denied = {numbers[column] for numbers in calls}
     refuse, missing = _refusal(errno.EPERM), _refusal(errno.ENOSYS)
     lines = [
@@ -199,7 +202,7 @@ def _clone(number: int, processes: bool, refuse: bytes) -> list[bytes]:
 def _fcntl(number: int, refuse: bytes) -> list[bytes]:
     """Return rules that allow all commands except those that affect others than the caller."""
     body = [_instruction(_LOAD, _SECOND_ARGUMENT)]
-    for command in _SHARED_BY_FILE:
+    for command in _SHARED_FCNTL:
         body += [_instruction(_EQUAL, command, 0, 1), refuse]
     body += [_instruction(_RETURN, _ALLOW)]
     return [_instruction(_EQUAL, number, 0, len(body)), *body]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.environments.programming.judging import judge
 from retroformer.environments.programming.loading import load
-from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.python_source import assertions, keeping_value, parsed, prepared
-from retroformer.environments.programming.rust_source import completed, parse_test, result_type, split_tests
+from retroformer.environments.programming.problems import Problem, Verdict
+from retroformer.environments.programming.python_source import assertions, controller_test, parse, store_value
+from retroformer.environments.programming.rust_source import complete_program, parse_test, result_type, split_tests
 from retroformer.errors import ConfigError, MissingInput
 from tests.support.data import DATA, needs_data
 
@@ -44,7 +45,7 @@ def test_a_set_has_all_its_problems_each_with_tests_and_an_id_of_its_own(name: s
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "mbpp-sanitized"])
 def test_a_python_prompt_is_the_beginning_of_a_program_and_names_no_hidden_test(name: str) -> None:
     for problem in load(name, PROBLEMS).problems:
-        assert parsed(problem.prompt) is not None
+        assert parse(problem.prompt) is not None
         assert not any(test in problem.prompt for test in problem.tests)
 
 
@@ -70,7 +71,7 @@ def test_a_file_of_multipl_e_is_recognised_under_another_name(tmp_path: Path) ->
 
 
 @needs_problems
-def test_mbpp_rust_completions_stop_before_the_last_bracket_and_are_completed() -> None:
+def test_mbpp_rust_completions_stop_before_the_last_bracket_and_are_complete_program() -> None:
     problem = load("multipl-e-mbpp-rust", PROBLEMS).problems[3]
 
     program = problem.program("    n % 11 == 0")
@@ -114,6 +115,100 @@ def test_a_damaged_file_of_problems_is_one_sentence(tmp_path: Path, text: str) -
     (tmp_path / "mine.jsonl").write_text(text)
 
     with pytest.raises(MissingInput, match=r"mine\.jsonl"):
+        load("mine.jsonl", tmp_path)
+
+
+HALF: dict[str, object] = {"id": "h", "prompt": "def half(x):", "entry_point": "half"}
+CLASS: dict[str, object] = {"id": "c", "prompt": "class Half:\n    def of(self, x):", "entry_point": "Half"}
+RIGHT = "def half(x):\n    return x // 2"
+CASE = "class HalfTest(unittest.TestCase):\n    def test_four(self):\n        self.assertEqual(half(4), 2)\n"
+HUMANEVAL = {
+    "task_id": "h",
+    "prompt": "def half(x):\n",
+    "entry_point": "half",
+    "canonical_solution": "    return x // 2",
+}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        HALF | {"tests": ["assert half(4) == 2", "assert half(6) == 3"]},
+        HALF | {"tests": "for x in range(3):\n    assert half(2 * x) == x"},
+        HALF | {"tests": ["def check(candidate):\n    for x in (2, 4):\n        assert candidate(x) == x / 2"]},
+        HALF | {"tests": ["def verify(function):\n    assert function(4) == 2\nverify(half)"]},
+        HALF | {"tests": ["def test_four():\n    assert half(4) == 2"]},
+        HALF | {"tests": ["class TestHalf:\n    def test_four(self):\n        assert half(4) == 2"]},
+        HALF | {"tests": [f"import unittest\n{CASE}"]},
+        HALF | {"tests": [f"import unittest\n{CASE}\nif __name__ == '__main__':\n    unittest.main()"]},
+        HALF | {"tests": ["def test():\n    assert half(4) == 2\nif __name__ == '__main__':\n    test()"]},
+        HALF | {"tests": ["try:\n    half('a')\nexcept TypeError:\n    pass\nelse:\n    assert False"]},
+        HALF | {"tests": ["assert half(4) in (2, 2.0)", "assert half(0) is not None and not half(0)"]},
+        HUMANEVAL | {"test": "METADATA = {}\ndef check(candidate):\n    assert True\n    assert candidate(4) == 2\n"},
+        {
+            "task_id": 1,
+            "text": "Halve.",
+            "code": RIGHT,
+            "test_setup_code": "FOUR = 4",
+            "test_list": ["assert half(FOUR) == 2"],
+            "challenge_test_list": ["assert half(1) == 0"],
+        },
+    ],
+)
+def test_own_tests_in_every_known_form_pass_the_right_program_and_fail_a_wrong_one(
+    tmp_path: Path, row: dict[str, object]
+) -> None:
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+
+    (problem,) = load("mine.jsonl", tmp_path).problems
+
+    assert judge(problem, RIGHT).verdict is Verdict.PASSED
+    assert judge(problem, "def half(x):\n    return x").verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (HALF | {"tests": {"input": "4", "output": "2"}}, "valid tuple"),
+        (HALF | {"tests": [{"input": "4", "output": "2"}]}, "valid string"),
+        (HALF | {"input_output": '{"inputs": ["4"], "outputs": ["2"]}'}, "no 'tests'"),
+        (HALF | {"tests": ["assert half(4) == 2", ">>> half(4)\n2"]}, "not Python"),
+        (HALF | {"tests": ["import pytest\ndef test():\n    assert half(4) == 2"]}, "imports pytest"),
+        (HALF | {"tests": ["from solution import half\nassert half(4) == 2"]}, "imports solution"),
+        (HALF | {"tests": ["assert half(4) == 2\nexit(0)"]}, "ends its process"),
+        *(
+            (HALF | {"tests": ["assert half(4) == 2", test]}, "checks nothing")
+            for test in (
+                "",
+                "half(4)",
+                "half(4) == 2",
+                "print(half(4) == 2)",
+                "assert True",
+                "assert (half(4) == 2, 'wrong')",
+                "assert 1 + 1 == 2",
+                "assert half(4) or True",
+                "assert callable(half)",
+                "if False:\n    assert half(4) == 2",
+                "try:\n    assert half(4) == 2\nexcept Exception:\n    pass",
+                "async def test():\n    assert half(4) == 2",
+                "def half(x):\n    return 2\nassert half(4) == 2",
+                "def compare(first, second):\n    assert first == second",
+                "def check(candidate):\n    return\n    assert candidate(4) == 2",
+                'def test():\n    """\n    >>> half(4)\n    2\n    """',
+                "import unittest\nclass HalfTest(unittest.TestCase):\n    def four(self):\n        assert half(4) == 2",
+            )
+        ),
+        (CLASS | {"tests": ["print(Half().of(4) == 2)"]}, "checks nothing"),
+        (HUMANEVAL | {"test": "def check(candidate):\n    candidate(4) == 2\ncheck(half)"}, "checks nothing"),
+    ],
+)
+def test_own_tests_that_cannot_fail_or_be_run_are_refused_with_line_and_problem(
+    tmp_path: Path, row: dict[str, object], why: str
+) -> None:
+    good = CLASS | {"tests": ["assert Half().of(4) == 2"]}
+    (tmp_path / "mine.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(row)}\n")
+
+    with pytest.raises(MissingInput, match=rf"Line 2 of .*mine\.jsonl.*{why}"):
         load("mine.jsonl", tmp_path)
 
 
@@ -193,13 +288,13 @@ Hope that helps; we assert add is right."""
     ],
 )
 def test_an_assertion_stores_the_value_that_it_compares(test: str, code: str) -> None:
-    assert keeping_value(test) == code
+    assert store_value(test) == code
 
 
 def test_a_prepared_test_lists_the_names_that_the_solution_must_define() -> None:
     test = "def check(c):\n    import os as o\n    y = [x for x in c(sum)]\n    assert sys.maxsize > o.x\ncheck(sum)"
 
-    assert prepared(4, test, "sum") == {"index": 4, "code": test, "names": ["sum", "sys"], "modules": ["sys"]}
+    assert controller_test(4, test, "sum") == {"index": 4, "code": test, "names": ["sum", "sys"], "modules": ["sys"]}
     assert ast.parse(test)
 
 
@@ -218,13 +313,13 @@ def test_adversarial_text_is_scanned_once() -> None:
     """Each text takes very long if every quote or assertion is followed to the end of the text."""
     endless = '"' + '\\"' * 400_000
 
-    assert completed(f"fn f() {{ {endless}") == f"fn f() {{ {endless}\n}}"
+    assert complete_program(f"fn f() {{ {endless}") == f"fn f() {{ {endless}\n}}"
     assert split_tests("assert!(" * 5_000) == ()
     assert split_tests("assert!(" * 5_000 + "1" + ")" * 5_000) == ("assert!(" * 5_000 + "1" + ")" * 5_000 + ";",)
 
 
 def test_rust_brackets_are_closed_and_types_are_read() -> None:
-    assert completed('fn f() { let a = "{"; [') == 'fn f() { let a = "{"; [\n]}'
-    assert completed("fn f() {}") == "fn f() {}"
+    assert complete_program('fn f() { let a = "{"; [') == 'fn f() { let a = "{"; [\n]}'
+    assert complete_program("fn f() {}") == "fn f() {}"
     assert result_type("fn f(a: (isize, bool)) -> Option<(isize, f64)> {", "f") == "Option<(isize, f64)>"
     assert result_type("fn f<'a>(a: &'a str) {", "f") == "()"
