@@ -132,7 +132,7 @@ class Evaluation:
         for name in sorted(arms, key=lambda name: arms[name].source is not None):
             plain = zip(self.experiment.eval.stored_names[name], arms[name].split().values(), strict=True)
             names[name] = [self._version(stored, arm, names) for stored, arm in plain]
-        return names
+        return {name: names[name] for name in arms}
 
     def _version(self, stored: str, arm: Arm, names: Mapping[str, Sequence[str]]) -> str:
         """Return the name of an arm in the store; a hash follows if its adapter alone is not that of its facts."""

@@ -102,8 +102,8 @@ def test_an_adapter_that_was_trained_again_is_played_anew_and_all_other_facts_st
     arms = {
         "nothing": {"kind": "none"},
         "trained": {"kind": "model", "model": "sft"},
-        "frozen": {"kind": "model", "model": "base"},
         "placebo": {"kind": "placebo", "of": "trained"},
+        "frozen": {"kind": "model", "model": "base"},
     }
     config = config_with(tmp_path, "http://127.0.0.1:1/v1", arms, "reflector.endpoint.base_url=", "eval.tasks=2")
     experiment = config.experiment
@@ -120,18 +120,19 @@ def test_an_adapter_that_was_trained_again_is_played_anew_and_all_other_facts_st
             budget = Budget(experiment.eval, Usage)
             evaluation = Evaluation(config, components, ledger, tasks, asyncio.Semaphore(1), budget)
             declare(evaluation)
+            assert list(evaluation.stored_names) == list(arms), "the report has the order of the config"
             for name in evaluation.arms:
                 key = Key(arm=name, task_id=tasks[0].id, trial=1)
                 store.add([NewTrajectory(key, attempt_at(tasks[0]))])
             return list(evaluation.arms)
 
     first = names("one")
-    assert first == ["eval/nothing", "eval/trained", "eval/frozen", "eval/placebo"]
+    assert first == ["eval/nothing", "eval/trained", "eval/placebo", "eval/frozen"]
     assert names("one") == first
     second = names("two")
-    assert second[::2] == first[::2]
+    assert second[::3] == first[::3]
     assert second[1].startswith("eval/trained@")
-    assert second[3].startswith("eval/placebo@")
+    assert second[2].startswith("eval/placebo@")
     assert names("two") == second
     assert names("one") == first, "the facts of the first adapter are still there"
     assert len({*first, *second, *names("three")}) == 8
