@@ -80,15 +80,18 @@ def _samples(path: Path) -> Iterator[tuple[EvalSpec, EvalSample, str]]:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Raise MissingInput if a log, which is a zip archive, is far larger than its file."""
+    """Raise MissingInput if a log, which is a zip archive, is far larger than its file or than it says."""
     most = most_decompressed(path.stat().st_size)
-    if zipfile.is_zipfile(path):
-        with _refuse_damage(str(path)), zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-        if sum(entry.file_size for entry in entries) > most:
-            raise MissingInput(
-                f"{path} holds more than {size(most)}, the limit for a log of its size: get a fresh copy."
-            )
+    if not zipfile.is_zipfile(path):
+        return
+    with _refuse_damage(str(path)), zipfile.ZipFile(path) as archive:
+        is_bomb = sum(entry.file_size for entry in archive.infolist()) > most
+        # The package reads an entry to its end, wherever it says that this is.
+        damaged = None if is_bomb else archive.testzip()
+    if is_bomb:
+        raise MissingInput(f"{path} holds more than {size(most)}, the limit for a log of its size: get a fresh copy.")
+    if damaged is not None:
+        raise MissingInput(f"{path} is damaged (its entry {damaged!r}): get a fresh copy.")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -215,4 +216,9 @@ def test_a_log_that_is_a_bomb_is_refused_before_it_is_unpacked(log: Path, tmp_pa
             new.writestr(name, old.read(name))
     assert packed.stat().st_size < 1 << 18
     with pytest.raises(MissingInput, match="holds more than 64 MiB, the limit for a log of its size"):
+        list(samples.read(packed))
+    with zipfile.ZipFile(packed) as archive:
+        real = max(entry.file_size for entry in archive.infolist())
+    packed.write_bytes(packed.read_bytes().replace(struct.pack("<I", real), struct.pack("<I", 1000)))
+    with pytest.raises(MissingInput, match="is damaged"):
         list(samples.read(packed))
