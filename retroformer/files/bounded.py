@@ -120,10 +120,7 @@ def most_decompressed(compressed_bytes: int) -> int:
 def _open_text(path: Path, most_bytes: int) -> Iterator[io.BufferedIOBase]:
     """Open a text in UTF-8 after its byte order mark. Raises as `open_limited` does."""
     with open_limited(path, most_bytes) as stream:
-        try:
-            mark = stream.peek(len(codecs.BOM_UTF8))
-        except _DAMAGE as error:
-            raise MissingInput(f"Line 1 of {path} is damaged ({error}): get a fresh copy.") from error
+        mark = stream.peek(len(codecs.BOM_UTF8))
         if mark.startswith(_UTF_16):
             content = stream.read(_MOST_UTF_16_BYTES + 1)
             if len(content) > _MOST_UTF_16_BYTES:
@@ -172,8 +169,6 @@ def text_lines(path: Path, line_bytes: int, most_bytes: int) -> Iterator[tuple[i
                     yield number, line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             raise _no_utf_8(path, number) from None
-        except _DAMAGE as error:
-            raise MissingInput(f"Line {number + 1} of {path} is damaged ({error}): get a fresh copy.") from error
 
 
 def _no_utf_8(path: Path, line: int) -> MissingInput:
@@ -218,10 +213,16 @@ def json_rows(
 
 def parse_json(text: str, where: str) -> Any:
     """Parse a JSON text. `where` names it at the beginning of an error. Raises MissingInput."""
-    value = None
+    value = decode_json(text, where)
+    if (fault := json_fault(value, text)) is not None:
+        raise MissingInput(f"{where} {fault}: correct it, or get a fresh copy.")
+    return value
+
+
+def decode_json(text: str, where: str) -> Any:
+    """Parse a JSON text that `json_fault` has still to check, as a whole or in parts. Raises MissingInput."""
     try:
-        value = json.loads(text)
-        fault = json_fault(value, text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
         fault = f"is not JSON ({error.msg.removesuffix(' at')} at {place})"
@@ -230,9 +231,7 @@ def parse_json(text: str, where: str) -> Any:
     except ValueError as error:
         # For example, a number with more digits than Python converts.
         fault = f"is not JSON ({error})"
-    if fault is not None:
-        raise MissingInput(f"{where} {fault}: correct it, or get a fresh copy.")
-    return value
+    raise MissingInput(f"{where} {fault}: correct it, or get a fresh copy.")
 
 
 _TOO_DEEP = f"is nested deeper than {MOST_LEVELS} levels"

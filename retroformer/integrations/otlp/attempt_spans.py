@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanContext, StatusCode
 
 from retroformer.coach.session import ReadSteps
-from retroformer.integrations.otlp.conversation import read_conversation
+from retroformer.integrations.otlp.attempts import places_of, read_agent
 from retroformer.integrations.otlp.wire import Span
 
 _LOGGER = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class AttemptSpans(SpanProcessor):
         """Return the conversation of the spans, or the tools that were used, and the usage."""
         try:
             with self._lock:
-                ordered = sorted(spans, key=lambda span: span.start_ns)
-            messages, steps, usage = read_conversation(ordered, {span.identity: span for span in ordered})
+                places = places_of(spans)
+            messages, steps, usage = read_agent(places)
             if not (messages or steps):
                 return None
             done = {"messages": messages} if messages else {"steps": steps}

@@ -8,7 +8,7 @@ retroformer.task.id = "refund-1"        metadata = '{"task_id": "refund-1", "adv
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
@@ -16,10 +16,10 @@ from retroformer.cases.case import Case, CaseAttempt, CaseTask, Score
 from retroformer.cases.traced import Omission, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import parse_json
-from retroformer.integrations.otlp.conversation import outer_spans, read_conversation
+from retroformer.integrations.otlp.conversation import Messages, is_model_call, read_conversation, tool_steps
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.wire import Span, validate
-from retroformer.method.records import KeyNumber, Name, content_text
+from retroformer.method.records import KeyNumber, Name, Step, Usage, content_text
 
 TASK_ID = "retroformer.task.id"
 SCORE = "retroformer.score"
@@ -56,30 +56,67 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
     Raises:
         MissingInput: a line or field is malformed, or several scores were given and `score` names none.
     """
-    known = {span.identity: span for span in spans}
-    heads: dict[tuple[str, str], list[Span]] = {}
-    # Clocks are coarse: of spans that start at the same time, the outer one comes first.
-    for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in outer_spans(span, known)))):
-        heads.setdefault(_head(span, known), []).append(span)
+    heads: dict[tuple[str, str], list[Place]] = {}
+    for place in places_of(spans):
+        heads.setdefault((place.span.trace_id, place.task), []).append(place)
     named = {trace for trace, head in heads if head}
     for (trace, head), members in heads.items():
         # If some spans of a trace name tasks, spans outside of those belong to no attempt.
         if head or trace not in named:
-            yield _attempt(members, known, score)
+            yield _attempt(members, score)
 
 
-def _head(span: Span, known: Mapping[tuple[str, str], Span]) -> tuple[str, str]:
-    """Return trace and id of the outermost span that names the task of this one; without an id if none does."""
-    naming = [around.span_id for around in (span, *outer_spans(span, known)) if TASK_ID in around.attributes]
-    return span.trace_id, naming[-1] if naming else ""
+class Place(NamedTuple):
+    """A span among those around it."""
+
+    span: Span
+    depth: int
+    task: str
+    """Id of the outermost span that names a task; empty if none does."""
+    in_call: bool
+    """True inside a call of a model."""
 
 
-def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: str | None) -> TracedAttempt | Omission:
+def places_of(spans: Iterable[Span]) -> list[Place]:
+    """Return the places of spans in order of time; a span that came twice has one.
+
+    Each is found once from the place of the span around it: spans may be nested thousands deep, or in a circle.
+    """
+    known = {span.identity: span for span in spans}
+    places: dict[tuple[str, str], Place] = {}
+    for span in known.values():
+        path: dict[tuple[str, str], Span] = {}
+        around: Span | None = span
+        while around is not None and around.identity not in places and around.identity not in path:
+            path[around.identity] = around
+            around = known.get((around.trace_id, around.parent_id))
+        outer = places.get(around.identity) if around is not None else None
+        for inner in reversed(path.values()):
+            task = (outer.task if outer else "") or (inner.span_id if TASK_ID in inner.attributes else "")
+            in_call = outer is not None and (outer.in_call or is_model_call(outer.span))
+            outer = places[inner.identity] = Place(inner, outer.depth + 1 if outer else 0, task, in_call)
+    # Clocks are coarse: of spans that start at the same time, the outer one comes first.
+    return sorted(places.values(), key=lambda place: (place.span.start_ns, place.depth))
+
+
+def read_agent(members: Sequence[Place]) -> tuple[Messages, tuple[Step, ...], Usage]:
+    """Return the messages of one conversation, or without any the calls of tools as steps, and the usage.
+
+    Raises MissingInput if an attribute is malformed.
+    """
+    # A call inside another is the same one, seen by two instruments.
+    calls = [place.span for place in members if is_model_call(place.span) and not place.in_call]
+    messages, usage = read_conversation(calls)
+    return messages, () if messages else tuple(tool_steps(place.span for place in members)), usage
+
+
+def _attempt(members: Sequence[Place], wanted: str | None) -> TracedAttempt | Omission:
     """Return the attempt that these spans, in order of time, are about."""
     facts: dict[str, Any] = {}
+    spans = [place.span for place in members]
     for span in spans:
         facts = facts_of(span) | facts
-    messages, steps, usage = read_conversation(spans, known)
+    messages, steps, usage = read_agent(members)
     output = _first_text(spans, "output.value")
     if not (messages or steps or output):
         return Omission(reason="traces without a model call, a tool call or an output")

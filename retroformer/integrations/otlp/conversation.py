@@ -10,10 +10,10 @@ Messages are attributes of OpenInference, or else of OpenTelemetry's `gen_ai.*`:
 Those of `gen_ai.*` may also be attributes of an event, and structured values in place of JSON text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from retroformer.agents.messages import clean_messages
 from retroformer.errors import MissingInput
@@ -47,55 +47,25 @@ _INSTRUCTIONS = "gen_ai.system_instructions"
 _LONGEST_NUMBER, _MOST_LEVELS = 9, 6
 
 
-class _Message(BaseModel):
-    """Message of `gen_ai.*`."""
-
-    model_config = ConfigDict(strict=True)
-
-    role: str
-    parts: list[dict[str, Any]]
-
-
-_MESSAGES: TypeAdapter[Any] = TypeAdapter(list[_Message])
-
+_MESSAGES = TypeAdapter(list[dict[str, Any]])
 Messages = tuple[ChatMessage, ...]
 
 
-def read_conversation(
-    spans: Sequence[Span], known: Mapping[tuple[str, str], Span]
-) -> tuple[Messages, tuple[Step, ...], Usage]:
-    """Return the messages of one conversation, or without any the calls of tools as steps, and the usage.
+def read_conversation(calls: Iterable[Span]) -> tuple[Messages, Usage]:
+    """Return the messages of calls of models, in order of time, as one conversation, and the usage.
 
     A call normally repeats all messages before it. What a call does not repeat, such as the conversation of another
-    agent, stays in front of its own messages. A call inside another is the same one, seen by two instruments.
-
-    Args:
-        spans: the spans in order of time.
-        known: these and the spans around them, by their identity.
-
-    Raises:
-        MissingInput: an attribute is malformed.
+    agent, stays in front of its own messages. Raises MissingInput if an attribute is malformed.
     """
     merged: Messages = ()
     used = Usage()
-    for span in spans:
-        if is_model_call(span) and not any(map(is_model_call, outer_spans(span, known))):
-            request, answer, usage = model_call(span)
-            shared = 0
-            while shared < min(len(merged), len(request)) and _identity(merged[shared]) == _identity(request[shared]):
-                shared += 1
-            merged, used = (*merged, *request[shared:], *answer), used + usage
-    return merged, () if merged else tuple(_tool_steps(spans)), used
-
-
-def outer_spans(span: Span, known: Mapping[tuple[str, str], Span]) -> Iterator[Span]:
-    """Yield the spans around a span, the nearest first."""
-    seen = {span.identity}
-    around = known.get((span.trace_id, span.parent_id))
-    while around is not None and around.identity not in seen:
-        seen.add(around.identity)
-        yield around
-        around = known.get((around.trace_id, around.parent_id))
+    for span in calls:
+        request, answer, usage = model_call(span)
+        shared = 0
+        while shared < min(len(merged), len(request)) and _identity(merged[shared]) == _identity(request[shared]):
+            shared += 1
+        merged, used = (*merged, *request[shared:], *answer), used + usage
+    return merged, used
 
 
 def is_model_call(span: Span) -> bool:
@@ -157,7 +127,7 @@ def _gen_ai(span: Span, direction: str) -> Iterator[ChatMessage]:
         read = parse_json(value, place) if isinstance(value, str) else value
         if name == _INSTRUCTIONS:
             read = [{"role": "system", "parts": read}]
-        yield from _read_messages([message.model_dump() for message in validate(_MESSAGES, read, place)], place)
+        yield from _read_messages(validate(_MESSAGES, read, place), place)
 
 
 def _read_messages(messages: Sequence[Any], place: str) -> Messages:
@@ -167,7 +137,8 @@ def _read_messages(messages: Sequence[Any], place: str) -> Messages:
         raise MissingInput(f"{error}.") from None
 
 
-def _tool_steps(spans: Sequence[Span]) -> Iterator[Step]:
+def tool_steps(spans: Iterable[Span]) -> Iterator[Step]:
+    """Yield the calls of tools as steps."""
     for span in spans:
         kinds = (span.attributes.get(_KIND), span.attributes.get(_OPERATION))
         attributes = next((names for kind, names in _TOOL_ATTRIBUTES.items() if kind in kinds), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import GIB, MIB, open_limited, parse_json, size, text_lines
-from retroformer.integrations.otlp.wire import Span, spans_of_json, spans_of_protobuf
+from retroformer.integrations.otlp.wire import Span, json_of_protobuf, spans_of_json
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 PROTOBUF_SUFFIXES = (".pb", ".binpb")
@@ -48,7 +48,8 @@ def _read_file(path: Path) -> Iterator[Span]:
             yield from spans_of_json(parse_json(line, where), where)
     elif suffix in PROTOBUF_SUFFIXES:
         for number, content in enumerate(_messages(path), start=1):
-            yield from spans_of_protobuf(content, f"Message {number} of {path}")
+            where = f"Message {number} of {path}"
+            yield from spans_of_json(json_of_protobuf(content, where), where)
     else:
         raise MissingInput(
             f"{path} does not have the extension of a trace file: use {', '.join(JSON_SUFFIXES)} for JSON or "

@@ -10,9 +10,15 @@ import json
 import socket
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -22,15 +28,16 @@ from starlette.routing import Route
 from retroformer.endpoint.request_guard import JSON, Headers, Refusal
 from retroformer.endpoint.server import RETRY_SECONDS, Guard, server_of
 from retroformer.errors import MissingInput, ServiceError
-from retroformer.files.bounded import parse_json, size
+from retroformer.files.bounded import decode_json, json_fault, size
 from retroformer.files.durable import replace_file
 from retroformer.integrations.otlp.attempts import facts_of
 from retroformer.integrations.otlp.conversation import is_model_call, model_call
 from retroformer.integrations.otlp.files import MESSAGE_BYTES
-from retroformer.integrations.otlp.wire import spans_of_json, spans_of_protobuf
+from retroformer.integrations.otlp.wire import Span, drop_spans, json_of_protobuf
 
 PATH = "/v1/traces"
 _PROTOBUF = "application/x-protobuf"
+_SHOWN_FAULTS = 5
 _INVALID, _UNAVAILABLE = 3, 14
 """Codes of google.rpc.Status, which the protocol demands as the body of an error."""
 
@@ -59,10 +66,10 @@ def app(inbox: Path) -> Guard:
         kind = _kind(request.headers.items())
         try:
             content = _unpack(await request.body(), request.headers.get("content-encoding", "identity"))
-            await run_in_threadpool(_keep, inbox, content, kind)
+            faults = await run_in_threadpool(_keep, inbox, content, kind)
         except Refusal as refusal:
             return _error(refusal, request.headers.items())
-        return Response(b"{}" if kind == JSON else b"", media_type=kind)
+        return Response(_receipt(kind, faults), media_type=kind)
 
     routes = [Route(PATH, receive, methods=["POST"])]
     return Guard(Starlette(routes=routes), _error, types=[_PROTOBUF, JSON], body_bytes=MESSAGE_BYTES)
@@ -93,27 +100,29 @@ def _unpack(content: bytes, encoding: str) -> bytes:
     return plain
 
 
-def _keep(inbox: Path, content: bytes, kind: str) -> None:
-    """Check a request and write it to the inbox. Raises Refusal."""
-    suffix, kept = ".pb", content
+def _keep(inbox: Path, content: bytes, kind: str) -> list[str]:
+    """Write a request to the inbox, without spans that cannot be read; return their faults. Raises Refusal."""
+    suffix, kept, text = ".pb", content, ""
     try:
         if kind == JSON:
-            value = parse_json(content.decode("utf-8"), "The request")
-            spans = spans_of_json(value, "The request")
-            # A file of JSON has one request a line.
-            suffix, kept = ".json", json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            text = content.decode("utf-8")
+            value = decode_json(text, "The request")
         else:
-            spans = spans_of_protobuf(content, "The request")
-        for span in spans:
-            facts_of(span)
-            if is_model_call(span):
-                model_call(span)
+            value = json_of_protobuf(content, "The request")
+        left, faults = drop_spans(value, "The request", partial(_check_span, text))
+        if fault := json_fault(value, text):
+            raise MissingInput(f"The request {fault}.")
     except MissingInput as error:
         raise Refusal(400, str(error)) from None
     except UnicodeDecodeError:
         raise Refusal(400, "The request is not UTF-8: send it in that encoding.") from None
-    if not kept.strip():
-        return  # An exporter may send a request without a span.
+    if not left:
+        if faults:
+            raise Refusal(400, faults[0])
+        return []  # An exporter may send a request without a span.
+    if kind == JSON or faults:
+        # A file of JSON has one request a line.
+        suffix, kept = ".json", json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     path = inbox / f"{hashlib.sha256(kept).hexdigest()[:32]}{suffix}"
     try:
         if not path.exists():
@@ -121,6 +130,27 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
                 unfinished.write_bytes(kept)
     except OSError as error:
         raise Refusal(503, f"The inbox cannot be written ({error.strerror}): try again.") from None
+    return faults
+
+
+def _check_span(text: str, span: Span, raw: Any) -> None:
+    """Raise MissingInput if an import could not read a span of a request with this JSON."""
+    if fault := json_fault(raw, text):
+        raise MissingInput(f"{span.where} {fault}.")
+    facts_of(span)
+    if is_model_call(span):
+        model_call(span)
+
+
+def _receipt(kind: str, faults: list[str]) -> bytes:
+    """Return the body of an answer with status 200, which says what was not kept."""
+    message = " ".join(faults[:_SHOWN_FAULTS])
+    if kind == JSON:
+        partial_success = {"partialSuccess": {"rejectedSpans": str(len(faults)), "errorMessage": message}}
+        return json.dumps(partial_success if faults else {}).encode()
+    rejected = ExportTracePartialSuccess(rejected_spans=len(faults), error_message=message) if faults else None
+    body: bytes = ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
+    return body
 
 
 def _error(refusal: Refusal, headers: Headers) -> Response:

@@ -4,7 +4,7 @@ Fields that this module does not know are ignored, as the protocol demands of re
 """
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -138,7 +138,7 @@ class _Span(_Part):
 
 
 class _Scope(_Part):
-    spans: list[_Span] = []
+    spans: list[dict[str, Any]] = []
 
 
 class _Resource(_Part):
@@ -149,7 +149,7 @@ class _Traces(_Part):
     resource_spans: list[_Resource]
 
 
-_TRACES = TypeAdapter(_Traces)
+_SPAN, _TRACES = TypeAdapter(_Span), TypeAdapter(_Traces)
 
 
 def spans_of_json(value: Any, where: str) -> Iterator[Span]:
@@ -158,25 +158,56 @@ def spans_of_json(value: Any, where: str) -> Iterator[Span]:
     Raises:
         MissingInput: a field is malformed; the sentence names it and `where`, such as `Line 3 of traces.jsonl`.
     """
-    traces: _Traces = validate(_TRACES, value, f"{where}: ", strict=None)
-    for outer, resource in enumerate(traces.resource_spans):
-        for inner, scope in enumerate(resource.scope_spans):
-            for number, span in enumerate(scope.spans):
-                yield Span(
-                    trace_id=span.trace_id,
-                    span_id=span.span_id,
-                    parent_id=span.parent_span_id,
-                    name=span.name,
-                    start_ns=span.start_time_unix_nano,
-                    attributes=_plain(span.attributes),
-                    events=tuple(_plain(event.attributes) for event in span.events),
-                    failed=span.status.code == _STATUS_CODES["STATUS_CODE_ERROR"],
-                    where=f"{where}: resourceSpans[{outer}].scopeSpans[{inner}].spans[{number}]",
-                )
+    for spans, place in _scopes(value, where):
+        for number, span in enumerate(spans):
+            yield _read_span(span, f"{place}.spans[{number}]")
 
 
-def spans_of_protobuf(content: bytes, where: str) -> Iterator[Span]:
-    """Yield the spans of an export request or of trace data, which have one encoding. Raises as `spans_of_json`."""
+def drop_spans(value: Any, where: str, check: Callable[[Span, Any], object]) -> tuple[int, list[str]]:
+    """Remove the spans that are malformed, or of which `check` raises MissingInput, from an export request.
+
+    `check` gets a span, and its JSON. Return the number of spans that are left, and the faults of the others. Raises
+    MissingInput if the value is no request at all.
+    """
+    left, faults = 0, list[str]()
+    for spans, place in _scopes(value, where):
+        kept = list[Any]()
+        for number, span in enumerate(spans):
+            try:
+                check(_read_span(span, f"{place}.spans[{number}]"), span)
+                kept.append(span)
+            except MissingInput as error:
+                faults.append(str(error))
+        spans[:] = kept
+        left += len(kept)
+    return left, faults
+
+
+def _scopes(value: Any, where: str) -> Iterator[tuple[list[Any], str]]:
+    """Yield the lists of spans in a request, each with its place. Raises MissingInput."""
+    validate(_TRACES, value, f"{where}: ", strict=None)
+    for outer, resource in enumerate(value["resourceSpans"]):
+        for inner, scope in enumerate(resource.get("scopeSpans", ())):
+            yield scope.get("spans", []), f"{where}: resourceSpans[{outer}].scopeSpans[{inner}]"
+
+
+def _read_span(value: Any, where: str) -> Span:
+    span: _Span = validate(_SPAN, value, where, strict=None)
+    return Span(
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        parent_id=span.parent_span_id,
+        name=span.name,
+        start_ns=span.start_time_unix_nano,
+        attributes=_plain(span.attributes),
+        events=tuple(_plain(event.attributes) for event in span.events),
+        failed=span.status.code == _STATUS_CODES["STATUS_CODE_ERROR"],
+        where=where,
+    )
+
+
+def json_of_protobuf(content: bytes, where: str) -> dict[str, Any]:
+    """Return an export request or trace data, which have one encoding, as OTLP's JSON. Raises MissingInput."""
     request = ExportTraceServiceRequest()
     try:
         request.ParseFromString(content)
@@ -188,7 +219,7 @@ def spans_of_protobuf(content: bytes, where: str) -> Iterator[Span]:
             for span in scope.get("spans", ()):
                 # Protobuf's own JSON has base64 where OTLP's has hexadecimal digits.
                 span |= {name: b64decode(span[name]).hex() for name in _IDS if name in span}
-    yield from spans_of_json({"resourceSpans": [], **traces}, where)
+    return {"resourceSpans": [], **traces}
 
 
 def _plain(attributes: list[_Attribute]) -> dict[str, Any]:

@@ -80,13 +80,13 @@ def test_text_of_another_encoding_is_refused_with_its_line(tmp_path: Path) -> No
             reading()
 
 
-def test_a_damaged_archive_is_refused_with_the_line_of_the_damage(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.xz"
     path.write_bytes(lzma.compress(b"1\n2\n3\n" * 5000)[:-30])
-    with pytest.raises(MissingInput, match=r"Line \d+ of .*rows\.jsonl\.xz is damaged \(.*\): get a fresh copy\."):
+    with pytest.raises(MissingInput, match=r"rows\.jsonl\.xz is damaged \(.*\): get a fresh copy\."):
         list(text_lines(path, 100, 10**6))
     path.write_bytes(b"no archive")
-    with pytest.raises(MissingInput, match=r"Line 1 of .*rows\.jsonl\.xz is damaged"):
+    with pytest.raises(MissingInput, match=r"rows\.jsonl\.xz is damaged"):
         list(text_lines(path, 100, 10**6))
 
 

@@ -1,5 +1,6 @@
 """Tests of attempts in OTLP traces: what the agent did, and which task, advice and score it had."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,16 @@ def test_traces_that_are_no_attempts_are_counted(tmp_path: Path) -> None:
         "traces without a score",
         "traces that ended in an error, without a score",
     ]
+
+
+def test_spans_that_are_nested_thousands_deep_or_in_a_circle_take_a_moment(tmp_path: Path) -> None:
+    depth = 4000
+    nested = [spans.span(number, {}, parent=number - 1) for number in range(2, depth)]
+    first = spans.span(1, {"retroformer.task.id": "deep", "retroformer.score": 0.0})
+    last = spans.span(depth, spans.gen_ai("No."), parent=depth - 1)
+    scored = spans.gen_ai("No.") | {"retroformer.score": 0.0}
+    circle = [spans.span(2, scored, parent=3, trace=2), spans.span(3, {}, parent=2, trace=2)]
+    begun = time.monotonic()
+    attempt, _ = read_all(tmp_path, [first, *nested, last], circle)
+    assert (attempt.task.id, attempt.attempt.usage.calls) == ("deep", 1)
+    assert time.monotonic() - begun < 20

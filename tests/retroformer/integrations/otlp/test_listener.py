@@ -16,6 +16,7 @@ pytest.importorskip("opentelemetry.proto")
 pytest.importorskip("starlette")
 
 from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from retroformer.cases.traced import TracedAttempt, cases_of
 from retroformer.integrations.otlp.attempts import attempts_of
@@ -157,7 +158,7 @@ def test_a_malformed_request_is_refused_and_not_kept(shared: Listening, fault: s
 
 
 def test_a_score_out_of_bounds_is_refused_with_its_field(shared: Listening) -> None:
-    request = spans.request(spans.attempt(7, spans.gen_ai("No."), task_id="a", score=7.0))
+    request = spans.request(spans.attempt(7, spans.gen_ai("No."), task_id="a", score=7.0)[:1])
     answer = httpx.post(shared.url, content=as_protobuf(request), headers=PROTOBUF)
     assert answer.status_code == 400
     assert "spans[0].attributes['retroformer.score'] is 7.0" in Status.FromString(answer.content).message
@@ -184,3 +185,37 @@ def test_a_port_that_is_taken_is_one_sentence(shared: Listening) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"The listener cannot use port {port} (")
+
+
+ODD: dict[str, tuple[str, object]] = {
+    "NUL": ("input.value", "a\0b"),
+    "half of a character": ("input.value", "half \ud800"),
+    "JSON that is cut": ("metadata", '{"task_id": "a'),
+    "a role of a judge": ("gen_ai.input.messages", '[{"role": "judge", "parts": []}]'),
+    "a score of 7": ("retroformer.score", 7.0),
+}
+
+
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF], ids=["json", "protobuf"])
+@pytest.mark.parametrize("odd", ODD)
+def test_one_odd_span_does_not_lose_the_others(shared: Listening, odd: str, kind: dict[str, str]) -> None:
+    if odd == "half of a character" and kind is PROTOBUF:
+        pytest.skip("Protobuf cannot hold it.")
+    name = f"batch {odd} {kind['content-type']}"
+    good = spans.attempt(hash(name) % 10**9 + 1000, spans.gen_ai("No."), task_id=name, score=0.0)
+    bad = spans.span(9, dict([ODD[odd]]), trace=hash(name) % 10**9 + 5)
+    bad["attributes"].append(spans.attribute("openinference.span.kind", "LLM"))
+    bad["attributes"].append(spans.attribute("gen_ai.operation.name", "chat"))
+    request = spans.request([*good, bad])
+    body = json.dumps(request).encode() if kind is JSON else as_protobuf(request)
+    answer = httpx.post(shared.url, content=body, headers=kind)
+    assert answer.status_code == 200
+    if kind is JSON:
+        told = answer.json()["partialSuccess"]
+        rejected, sentence = int(told["rejectedSpans"]), told["errorMessage"]
+    else:
+        partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+        rejected, sentence = partial.rejected_spans, partial.error_message
+    assert rejected == 1
+    assert "spans[2]" in sentence
+    assert [attempt.attempt.score for attempt in shared.attempts() if attempt.task.id == name] == [0.0]
