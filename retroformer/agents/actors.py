@@ -3,21 +3,23 @@
 Each is a frozen language model. An environment offers actors of its own in `Extras.actors`.
 """
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from retroformer.config.experiment import Experiment
-from retroformer.endpoint.answers import RequestedCall, conversation, read_answer, tools_of_request
+from retroformer.endpoint.answers import RequestedCall, read_call, read_parts, strip_thinking
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.registry import extras
-from retroformer.environments.tools import ToolAction, ToolFault, action_of, read_arguments
+from retroformer.environments.tools import ToolAction, ToolFault, action_of, call_of, read_arguments
 from retroformer.errors import ConfigError
+from retroformer.files.text import storable
 from retroformer.method.prompts import PromptPack, conversation_prompt, react_prompt, tool_prompt
 from retroformer.method.protocols import Actor, Move, OfferedActions, Scene
-from retroformer.method.records import Tool
+from retroformer.method.records import Message, Step, Tool
 
 Choices = Callable[[Scene], Sequence[str]]
 """Function that lists the possible actions of a scene."""
@@ -154,7 +156,7 @@ class ToolActor(_ModelActor):
         """Choose the next calls. Raises EndpointFailure."""
         tools = self._offered(scene)
         message, usage = await self.model.converse(
-            conversation(tool_prompt(self.pack, scene), scene.steps, tools),
+            conversation(tool_prompt(self.pack, scene), scene, tools),
             tools_of_request(tools),
             temperature=self.temperature,
             max_new_tokens=self.max_new_tokens,
@@ -162,9 +164,10 @@ class ToolActor(_ModelActor):
         )
         answer = read_answer(message)
         if not answer.calls:
-            return Move(action=answer.text, usage=usage)
+            return Move(action=answer.text, usage=usage, message=message)
         first, *then = (_move(call, tools) for call in answer.calls)
-        return first.model_copy(update={"thought": answer.text, "usage": usage, "then": tuple(then)})
+        told = {"thought": answer.text, "usage": usage, "then": tuple(then), "message": message}
+        return first.model_copy(update=told)
 
     def _offered(self, scene: Scene) -> tuple[Tool, ...]:
         if scene.tools is not None:
@@ -200,6 +203,86 @@ def _move(call: RequestedCall, tools: tuple[Tool, ...]) -> Move:
         return Move(action=action_of(ToolAction(call.name, read_arguments(call.name, call.arguments)), tools))
     except ToolFault as fault:
         return Move(action=call.written, refusal=str(fault))
+
+
+class ToolAnswer(NamedTuple):
+    """Answer of a model without its thinking: text, calls or both."""
+
+    text: str
+    calls: tuple[RequestedCall, ...]
+
+
+def read_answer(message: Mapping[str, Any]) -> ToolAnswer:
+    """Return text and calls of an assistant's message, whatever else is in it."""
+    content, called = message.get("content"), message.get("tool_calls")
+    parts = read_parts(content if isinstance(content, list) else ())
+    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in parts.content)
+    listed = called if isinstance(called, list) else [message["function_call"]] if message.get("function_call") else []
+    return ToolAnswer(storable(strip_thinking(text)).strip(), tuple(map(read_call, listed)) or tuple(parts.calls))
+
+
+def tools_of_request(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    """Return the field `tools` of a request."""
+    return [{"type": "function", "function": tool.model_dump(exclude={"form"})} for tool in tools]
+
+
+def conversation(beginning: Sequence[Message], scene: Scene, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return an attempt so far as messages: each answer of the model as it came, then what its calls led to.
+
+    Providers demand their own ids and signatures back. A step whose answer is not known, or has a call that cannot be
+    read, is written anew; an action that is no readable call is an assistant's text, since servers refuse a call whose
+    arguments are not JSON.
+    """
+    turns: list[dict[str, Any]] = [message.model_dump() for message in beginning]
+    steps = list(enumerate(scene.steps))
+    while steps:
+        number, step = steps[0]
+        message = scene.answers[number] if number < len(scene.answers) else None
+        calls = read_answer(message).calls if message is not None else ()
+        if message is not None and all(map(_is_readable, calls)):
+            taken = [each for _, each in steps[: len(calls) or 1]]
+            turns += _answer_turns(message, calls, taken)
+            del steps[: len(taken)]
+            continue
+        call = call_of(step.action, tools)
+        # Mistral accepts ids of nine letters and digits alone.
+        turns += _text_turns(step) if call is None else _call_turns(step, call, f"call{number:05}")
+        del steps[0]
+    return turns
+
+
+def _is_readable(call: RequestedCall) -> bool:
+    try:
+        read_arguments(call.name, call.arguments)
+    except ToolFault:
+        return False
+    # Anthropic's models write no arguments as a blank text, which servers refuse.
+    return bool(call.name and call.id and call.arguments is not None)
+
+
+def _answer_turns(
+    message: Mapping[str, Any], calls: Sequence[RequestedCall], steps: Sequence[Step]
+) -> list[dict[str, Any]]:
+    said = message.get("content")
+    answer = {"role": "assistant", **message, "content": strip_thinking(said) if isinstance(said, str) else said}
+    if not calls:
+        return [answer, {"role": "user", "content": steps[0].observation}]
+    results = zip(calls, steps, strict=False)
+    return [answer, *({"role": "tool", "tool_call_id": call.id, "content": step.observation} for call, step in results)]
+
+
+def _call_turns(step: Step, call: ToolAction, identity: str) -> list[dict[str, Any]]:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+    requested = {"id": identity, "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": step.thought, "tool_calls": [requested]},
+        {"role": "tool", "tool_call_id": identity, "content": step.observation},
+    ]
+
+
+def _text_turns(step: Step) -> list[dict[str, Any]]:
+    said = "\n".join(text for text in (step.thought, step.action) if text)
+    return [{"role": "assistant", "content": said}, {"role": "user", "content": step.observation}]
 
 
 @dataclass(frozen=True)

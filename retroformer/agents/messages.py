@@ -1,4 +1,4 @@
-"""Reads messages of an agent: of the OpenAI chat API, of OpenTelemetry's `gen_ai.*`, or LangChain objects.
+"""Reads messages of an agent, in the form of any API that `retroformer.endpoint.answers` reads, and LangChain's.
 
 An assistant's tool call is an action `name(arguments)` and the tool's message its observation; the text beside the call
 is the thought. An assistant's text without a call is an action, and the user's next message its observation. Everything
@@ -6,18 +6,19 @@ before the first assistant message is the agent's prompt, and thinking is left o
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 from pydantic import ValidationError
 
-from retroformer.endpoint.answers import strip_thinking, strip_thinking_from_part
+from retroformer.endpoint.answers import CallResult, MessageParts, fields_of, read_call, read_parts, strip_thinking
 from retroformer.files.text import storable
 from retroformer.method.records import ROLES, ChatMessage, Step, content_text
 
-_ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}
+_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other packages by those of the OpenAI API."""
 
 
@@ -29,12 +30,15 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
         if message.role != "assistant":
             continue
         said = content_text(message.content).strip()
-        answers = list(takewhile(lambda later: later.role != "assistant", kept[number + 1 :]))
-        results = [answer for answer in answers if answer.role == "tool"]
+        answers = list(takewhile(lambda later: later.role != "assistant", islice(kept, number + 1, None)))
+        results, by_id = list[ChatMessage](), defaultdict[str | None, list[ChatMessage]](list)
+        for answer in answers:
+            if answer.role == "tool":
+                results.append(answer)
+                by_id[answer.tool_call_id].append(answer)
         for place, call in enumerate(message.tool_calls):
             # Some servers give calls no ids: their answers come in the order of the calls.
-            of_call = [answer for answer in results if answer.tool_call_id == call.id]
-            observation = _joined_content(results[place : place + 1] if call.id is None else of_call)
+            observation = _joined_content(results[place : place + 1] if call.id is None else by_id[call.id])
             action = f"{call.function.name}({call.function.arguments})"
             steps.append(Step(thought="" if place else said, action=action, observation=observation))
         if not message.tool_calls:
@@ -56,124 +60,136 @@ def clean_messages(messages: Sequence[Any], where: str = "messages") -> tuple[Ch
         where: what an error calls them.
 
     Raises:
-        ValueError: a message has another form; the sentence names its place.
+        ValueError: a message has another form, or nothing in it can be read; the sentence names its place.
     """
     kept = list[ChatMessage]()
     for number, message in enumerate(messages):
-        place = f"{where}[{number}]"
-        parts = message.get("parts") if isinstance(message, Mapping) and "content" not in message else None
-        split = _split_parts(message.get("role"), parts, f"{place}.parts") if isinstance(parts, list) else [message]
-        kept += [_clean_message(one, place) for one in split]
+        fields, place = _fields(message), f"{where}[{number}]"
+        role = _role(fields, place)
+        if role:
+            kept += _message(role, fields, place)
+            continue
+        for item in _item(fields, place):
+            if item.role == "assistant" and kept and kept[-1].role == "assistant":
+                # Each call of an answer is an item of its own.
+                kept[-1] = kept[-1].model_copy(update={"tool_calls": (*kept[-1].tool_calls, *item.tool_calls)})
+            else:
+                kept.append(item)
     return tuple(kept)
 
 
-def readable_message(message: Mapping[str, Any]) -> ChatMessage:
-    """Return a message of the chat API without what cannot be read, its content as text.
-
-    An unknown role is taken for the user's.
-    """
-    known = {**message, "role": message["role"] if message.get("role") in ROLES else "user"}
-    for readable in (known, {**known, "tool_calls": None}):
-        with suppress(ValueError, RecursionError):
-            (kept,) = clean_messages([readable])
-            return kept.model_copy(update={"content": content_text(kept.content)})
-    return ChatMessage(role=known["role"], content=json.dumps(message.get("content")))
-
-
-def _split_parts(role: Any, parts: Sequence[Any], where: str) -> Iterator[dict[str, Any]]:
-    """Yield a message of `gen_ai.*`, and then each result of a tool as a message of its own, as the OpenAI API does."""
-    results, calls, content = list[dict[str, Any]](), list[Any](), list[dict[str, Any]]()
-    for number, part in enumerate(parts):
-        kind = _field(part, "type")
-        needed = "content" if kind == "text" else "name" if kind == "tool_call" else "type"
-        if not isinstance(part, Mapping) or not isinstance(part.get(needed), str):
-            raise ValueError(f"{where}[{number}].{needed} is no text")
-        if kind == "tool_call":
-            calls.append(part)
-        elif kind == "tool_call_response":
-            # Earlier versions of the conventions call it `result`.
-            result = part.get("response", part.get("result"))
-            shown = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-            results.append({"role": "tool", "content": shown, "tool_call_id": part.get("id")})
-        elif strip_thinking_from_part(part) is not None:
-            content.append({"type": "text", "text": part["content"]} if kind == "text" else dict(part))
-    if calls or content or not results:
-        texts = [str(part.get("text")) for part in content if part["type"] == "text"]
-        said = "\n".join(texts) if len(texts) == len(content) else content
-        yield {"role": role, "content": said or None, "tool_calls": calls}
-    yield from results
+def readable_messages(messages: Iterable[Any]) -> list[ChatMessage]:
+    """Return messages of the chat API with their content as text; what cannot be read of one is shown as JSON."""
+    kept = list[ChatMessage]()
+    for message in messages:
+        if not isinstance(message, Mapping):
+            continue
+        try:
+            read = clean_messages([message])
+        except (ValueError, TypeError, RecursionError):
+            read = (_unreadable(message),)
+        kept += (each.model_copy(update={"content": content_text(each.content)}) for each in read)
+    return kept
 
 
-def _clean_message(message: Any, where: str) -> ChatMessage:
-    role, content, called = (_field(message, name) for name in ("role", "content", "tool_calls"))
-    if not role and not isinstance(message, Mapping):
-        role = _field(message, "type")
-    role = _ROLES.get(role, role) if isinstance(role, str) else ""
-    if not role:
+def _unreadable(message: Mapping[str, Any]) -> ChatMessage:
+    """Return a message that cannot be read, with JSON as its content; an unknown role is the user's."""
+    role, content = message.get("role"), message.get("content")
+    with suppress(ValueError, TypeError, RecursionError):
+        shown = content if isinstance(content, str) else json.dumps(content)
+        return ChatMessage(role=role if isinstance(role, str) and role in ROLES else "user", content=storable(shown))
+    return ChatMessage(role="user", content="")
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """Return the fields of a message, without what LangChain wraps around them; a pair is role and content."""
+    if isinstance(message, list | tuple):
+        return {"role": message[0], "content": message[1]} if len(message) == 2 else {}
+    fields = dict(message) if isinstance(message, Mapping) else fields_of(message)
+    if isinstance(fields.get("kwargs"), Mapping) and isinstance(fields.get("id"), list):
+        return {"type": fields["id"][-1], **fields["kwargs"]}
+    if isinstance(fields.get("data"), Mapping) and "content" in fields["data"]:
+        return {"type": fields.get("type"), **fields["data"]}
+    return fields
+
+
+def _role(fields: Mapping[str, Any], where: str) -> str:
+    """Return the role of a message, which LangChain calls its type; empty for an item of OpenAI's responses."""
+    role, kind = fields.get("role"), fields.get("type")
+    for name in (role, kind):
+        # LangChain also writes the name of a class, such as `HumanMessage`.
+        known = name.lower().removesuffix("chunk").removesuffix("message") if isinstance(name, str) else ""
+        if (known := _ROLES.get(known, known)) in ROLES:
+            return known
+        if name is role and known:
+            raise ValueError(f"{where}.role: {role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
+    if not isinstance(kind, str):
         raise ValueError(f"{where} has no role")
-    if role not in ROLES:
-        raise ValueError(f"{where}.role: {role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
-    if not (content is None or isinstance(content, Sequence)):
-        raise ValueError(f"{where}.content is neither text nor a list of parts")
-    if not (called is None or isinstance(called, Sequence)):
-        raise ValueError(f"{where}.tool_calls is not a list")
-    optional = {name: _field(message, name) for name in ("tool_call_id", "name")}
-    kept = {name: storable(str(value)) for name, value in optional.items() if isinstance(value, str | int)}
-    said = strip_thinking if role == "assistant" else str
-    calls = [_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(called or ())]
+    return ""
+
+
+def _item(fields: Mapping[str, Any], where: str) -> list[ChatMessage]:
+    """Return the message of an item of OpenAI's responses, which is a call or a result; thinking gives none."""
+    read = read_parts([fields])
+    if read.content:
+        raise ValueError(f"{where} is of the type {fields['type']!r}, which is no message that can be read")
+    if read.calls:
+        return [ChatMessage.model_validate({"role": "assistant", "tool_calls": _calls({}, read, where)})]
+    return list(map(_result, read.results))
+
+
+def _message(role: str, fields: Mapping[str, Any], where: str) -> list[ChatMessage]:
+    """Return a message, and each result of a tool in it as a message of its own, as the OpenAI API has them."""
+    name = "parts" if fields.get("content") is None and "parts" in fields else "content"
+    given = fields.get(name)
+    if not (given is None or isinstance(given, Sequence)):
+        raise ValueError(f"{where}.{name} is neither text nor a list of parts")
+    read = read_parts(() if given is None or isinstance(given, str) else given)
+    calls, results = _calls(fields, read, where), list(map(_result, read.results))
+    if read.unreadable and not (calls or results or any("text" in part for part in read.content)):
+        raise ValueError(f"{where}.{name}{read.unreadable} holds no text that can be read")
+    content: Any = given if isinstance(given, str) else read.content or fields.get("refusal")
+    if name == "parts" and all("text" in part for part in read.content):
+        content = "\n".join(part["text"] for part in read.content) or None
+    if results and not (content or calls):
+        return results
+    kept = {"role": role, "content": _cleaned(content, role), "tool_calls": calls}
+    given_names = {name: fields.get(name) for name in ("tool_call_id", "name")}
+    named = {name: storable(str(value)) for name, value in given_names.items() if isinstance(value, str | int)}
     try:
-        return ChatMessage.model_validate(
-            {"role": role, "content": _clean_content(content, said), "tool_calls": calls, **kept}
-        )
+        own = ChatMessage.model_validate({**kept, **named})
     except ValidationError as error:
         raise ValueError(f"{where}.content: {error.errors()[0]['msg']}") from None
+    return [own, *results] if role == "assistant" else [*results, own]
 
 
-def _clean_content(content: Any, said: Callable[[str], str]) -> Any:
-    """Return text, or a list of parts without those that are thinking."""
-    if content is None or isinstance(content, str):
-        return content if content is None else storable(said(content))
-    parts = list[dict[str, Any]]()
-    for part in content:
-        fields = strip_thinking_from_part({"type": "text", "text": part} if isinstance(part, str) else _json_of(part))
-        if fields is None:
-            continue
-        fields["type"] = str(fields.get("type") or "part")
-        if "text" in fields:
-            fields["text"] = storable(said(str(fields["text"])))
-        parts.append(fields)
-    return parts
+def _cleaned(content: Any, role: str) -> Any:
+    """Return text or parts that a store holds, without the thinking of a model."""
+    said: Callable[[str], str] = strip_thinking if role == "assistant" else str
+    if isinstance(content, list):
+        return [{**part, "text": storable(said(part["text"]))} if "text" in part else part for part in content]
+    return storable(said(content)) if isinstance(content, str) else None
 
 
-def _json_of(part: Any) -> dict[str, Any]:
-    """Return the fields of a part, which may be an object, as JSON."""
-    if not isinstance(part, Mapping):
-        part = part.model_dump() if hasattr(part, "model_dump") else getattr(part, "__dict__", {})
-    read: dict[str, Any] = json.loads(json.dumps(dict(part), default=str))
-    return {name: value for name, value in read.items() if value is not None}
+def _result(result: CallResult) -> ChatMessage:
+    return ChatMessage(role="tool", content=storable(result.text), tool_call_id=result.id)
+
+
+def _calls(fields: Mapping[str, Any], read: MessageParts, where: str) -> list[dict[str, Any]]:
+    """Return the calls of a message in the form of the OpenAI API."""
+    listed = fields.get("tool_calls") or fields.get("invalid_tool_calls") or ()
+    if not isinstance(listed, Sequence):
+        raise ValueError(f"{where}.tool_calls is not a list")
+    if not listed and fields.get("function_call"):
+        listed = [fields["function_call"]]
+    # LangChain lists calls that Anthropic's content has, too.
+    calls = list(map(read_call, listed)) or read.calls
+    for number, call in enumerate(calls):
+        if not call.name:
+            raise ValueError(f"{where}.tool_calls[{number}] has no name")
+    return [{"id": call.id, "function": {"name": call.name, "arguments": call.text}} for call in calls]
 
 
 def final_text(steps: Sequence[Step]) -> str:
     """Return the agent's last text, which is its answer; empty if there are no steps."""
     return steps[-1].action if steps else ""
-
-
-def _call(call: Any, where: str) -> dict[str, Any]:
-    """Return a tool call in the form of the OpenAI API."""
-    if isinstance(call, str):
-        with suppress(ValueError, RecursionError):
-            call = json.loads(call)  # verifiers saves calls as texts.
-    function = _field(call, "function") or _field(call, "custom") or call
-    # LangChain has `args` as a mapping, the OpenAI API `arguments` as JSON, and the `input` of a custom tool as text.
-    given = (_field(function, name) for name in ("arguments", "args", "input"))
-    arguments: Any = next((value for value in given if value), {})
-    name, identity = _field(function, "name"), _field(call, "id")
-    if not isinstance(name, str):
-        raise ValueError(f"{where} has no name")
-    shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-    named = {"name": storable(strip_thinking(name)), "arguments": storable(strip_thinking(shown))}
-    return {"id": None if identity is None else storable(str(identity)), "function": named}
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -14,12 +14,14 @@ case holds facts as a run stores them, and an import restores exactly these.
 import json
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
+from retroformer.agents.messages import clean_messages
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
 from retroformer.method.records import (
@@ -84,6 +86,10 @@ class CaseTask(Record):
     """Hash of the task, in an exact export of tasks from a user's own file."""
 
 
+def _has_parts(message: ChatMessage) -> bool:
+    return isinstance(message.content, tuple) and any(part.text is None for part in message.content)
+
+
 class CaseAttempt(Record):
     """One attempt: its score, and what the agent did in at least one of three forms.
 
@@ -107,6 +113,12 @@ class CaseAttempt(Record):
     """First observation, if it is not the input of the task."""
     stored_at: Annotated[str | None, AfterValidator(_is_time), OMIT_NONE] = None
     """Time when a run stored it, in UTC with microseconds: live outcomes are compared in this order."""
+
+    @field_validator("messages")
+    @classmethod
+    def _have_calls(cls, messages: tuple[ChatMessage, ...] | None) -> tuple[ChatMessage, ...] | None:
+        """Read calls and results from the parts of messages, as Anthropic has them."""
+        return messages and clean_messages(messages, "it") if any(map(_has_parts, messages or ())) else messages
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -225,23 +237,42 @@ def parse_case(text: str, where: str) -> Case:
         fault = error
     if fault.errors(include_url=False)[0]["type"] != "json_invalid":
         try:
-            return Case.model_validate_json(_without_other_fields(text), strict=True)
+            return Case.model_validate_json(_in_our_form(text), strict=True)
         except ValidationError as error:
             fault = error
     raise DamagedFile(f"{where}{fault_of(fault)}; correct it and read the file again.")
 
 
-def _without_other_fields(text: str) -> str:
-    """Return a case without nulls, and without what clients add to messages: thinking, empty fields as `refusal`."""
-    case, own = without_nulls(json.loads(text)), ChatMessage.model_fields
+def _in_our_form(text: str) -> str:
+    """Return a case without nulls, and its messages in the form of the chat API."""
+    case = without_nulls(json.loads(text))
     for place in ("attempt", "retry") if isinstance(case, dict) else ():
         attempt = case.get(place)
         messages = attempt.get("messages") if isinstance(attempt, dict) else None
-        for message in messages if isinstance(messages, list) else ():
-            for name in list(message) if isinstance(message, dict) else ():
-                if name not in own and (not message[name] or name in THINKING):
-                    del message[name]
+        if isinstance(messages, list):
+            attempt["messages"] = _chat_messages(messages)
     return json.dumps(case)
+
+
+def _chat_messages(messages: list[Any]) -> list[Any]:
+    """Return messages without fields that clients add: thinking, and empty ones such as `refusal`."""
+    own = ChatMessage.model_fields
+    if any(isinstance(message, dict) and _is_of_another_api(message) for message in messages):
+        with suppress(ValueError):
+            return [message.model_dump(mode="json") for message in clean_messages(messages)]
+    return [
+        {name: field for name, field in message.items() if name in own or (field and name not in THINKING)}
+        if isinstance(message, dict)
+        else message
+        for message in messages
+    ]
+
+
+def _is_of_another_api(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    without_type = any(isinstance(part, dict) and "type" not in part for part in parts)
+    return "role" not in message or "parts" in message or without_type
 
 
 def without_nulls(value: Any) -> Any:

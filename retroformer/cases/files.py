@@ -32,6 +32,7 @@ _ROWS_AT_ONCE = 500
 """Number of cases in memory at a time."""
 _BATCH_BYTES = 64 * MIB
 """Largest size at which these become Python objects together."""
+_INDEX_BYTES = 4
 _PANDAS_INDEX = "__index_level_"
 """Beginning of the names of columns that pandas adds."""
 
@@ -125,7 +126,9 @@ def _refuse_bomb(metadata: "pyarrow.parquet.FileMetaData", path: Path) -> None:
     """Raise DamagedFile if the pages of a file are far larger than the file."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     most = most_decompressed(path.stat().st_size)
-    if sum(group.total_byte_size for group in groups) > most:
+    # Equal values are counted in the file, and take the bytes of an index each when they are read.
+    values = [group.column(leaf).num_values for group in groups for leaf in range(metadata.num_columns)]
+    if sum(group.total_byte_size for group in groups) > most or max(values, default=0) * _INDEX_BYTES > most:
         raise DamagedFile(f"{path} holds more than {size(most)}, the limit for a file of its size: name a smaller one.")
 
 

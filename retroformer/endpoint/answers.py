@@ -1,13 +1,17 @@
-"""Separates the answer of a reasoning model from its thinking, which is neither advice nor an action."""
+"""Reads answers of models: how they ended, their text, calls of tools and results, without thinking.
+
+Messages have parts in the forms of OpenAI's APIs (chat and responses), Anthropic, Gemini, Bedrock, Mistral, LangChain,
+the AI SDK and OpenTelemetry's `gen_ai.*`. Thinking is neither advice nor an action.
+"""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from retroformer.environments.tools import ToolAction, call_of
 from retroformer.files.text import storable
-from retroformer.method.records import Message, Step, Tool
+from retroformer.method.records import FinishReason
 
 _TAGS = r"think|thinking|thought|reasoning|antthinking|seed:think"
 _MARK_PAIRS = (
@@ -88,83 +92,230 @@ def strip_thinking_from_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
     return own if complete or any(value for name, value in own.items() if name != "type") else None
 
 
-def join_text(content: object) -> object:
-    """Return the text of a list of parts, which some reasoning models answer, without thinking; else the content."""
-    if not (isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content)):
-        return content
-    parts = map(strip_thinking_from_part, content)
-    return "".join(text for part in parts if part is not None and isinstance(text := part.get("text"), str))
-
-
 def _drop_thinking_fields(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if not _THINKING_FIELD.match(name)}
 
 
+_CALL = re.compile(r"tool_use$|_call$|^executable_code$")
+"""Kinds of parts that are a call: `tool_use`, `toolUse`, `functionCall`, `tool-call`, `web_search_call`."""
+_RESULT = re.compile(r"_call_output$|(?<!search)_result$|^(function|tool|tool_call)_response$")
+"""Kinds of parts that are the result of a call: `tool_result`, `functionResponse`, `function_call_output`."""
+_MEDIA = re.compile(r"image|audio|video|file|document|media|blob|uri|search|reference|citation|container|data|part")
+"""Kinds of parts that hold no text and are shown as a mark, such as `[image]`."""
+_UNNAMED_CALLS = ("tool_use", "server_tool_use", "tool_call", "function_call", "custom_tool_call")
+_IDS = ("call_id", "toolUseId", "toolCallId", "tool_use_id", "tool_call_id", "id")
+_NAMES = ("name", "toolName", "tool_name")
+_ARGUMENTS = ("arguments", "args", "input", "action", "queries", "code")
+_OUTPUTS = ("output", "content", "response", "result", "value", "text", "json")
+"""Fields of calls and results in all APIs; a result may hold the others in turn."""
+
+
 class RequestedCall(NamedTuple):
-    """Call as a model wrote it: the arguments are its text, or an object from a server that parses them itself."""
+    """Call as a model wrote it: the arguments are its text, an object from a server that parses them, or None."""
 
     name: str
     arguments: object
+    id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The arguments as text."""
+        if isinstance(self.arguments, str):
+            return self.arguments
+        return "{}" if self.arguments is None else json.dumps(self.arguments, ensure_ascii=False, default=str)
 
     @property
     def written(self) -> str:
         """The call as text."""
-        text = self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments, ensure_ascii=False)
-        return f"{self.name}({text})"
+        return f"{self.name}({self.text})"
 
 
-class ToolAnswer(NamedTuple):
-    """Answer of a model without its thinking: text, calls or both."""
+class CallResult(NamedTuple):
+    """What a tool answered."""
 
     text: str
-    calls: tuple[RequestedCall, ...]
+    id: str | None
 
 
-def tools_of_request(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """Return the field `tools` of a request."""
-    return [{"type": "function", "function": tool.model_dump(exclude={"form"})} for tool in tools]
+class MessageParts(NamedTuple):
+    """Content of a message without thinking: parts with a `type` and perhaps a `text`, calls and their results."""
+
+    content: list[dict[str, Any]]
+    calls: list[RequestedCall]
+    results: list[CallResult]
+    unreadable: str
+    """Place and kind of the first part without a text that is of no known kind; empty if there is none."""
 
 
-def conversation(beginning: Sequence[Message], steps: Sequence[Step], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return an attempt so far as messages: each step is an assistant's turn and the answer to it.
+def read_parts(parts: Iterable[Any]) -> MessageParts:
+    """Read the parts of a message, whatever API they are of."""
+    read = MessageParts([], [], [], "")
+    for number, part in enumerate(parts):
+        fields = strip_thinking_from_part({"type": "text", "text": part} if isinstance(part, str) else fields_of(part))
+        if fields is None:
+            continue
+        kind, inner = _kind_of(fields)
+        text = _text_in(fields, kind)
+        if text is not None:
+            read.content.append({"type": kind if kind == "refusal" else "text", "text": text})
+        elif _RESULT.search(kind):
+            read.results.append(CallResult(_payload(inner), _identity(inner)))
+        elif _CALL.search(kind):
+            read.calls.append(read_call(inner, kind))
+        else:
+            read.content.append({**fields, "type": str(fields.get("type") or kind or "part")})
+            if not _MEDIA.search(kind) and not read.unreadable:
+                read = read._replace(unreadable=f"[{number}] ({kind or ', '.join(fields) or 'nothing'})")
+    return read
 
-    Several calls of one answer become turns of their own, as a step does not say which answer it belongs to. An action
-    that is no readable call is an assistant's text, since servers refuse a call whose arguments are not JSON.
-    """
-    turns: list[dict[str, Any]] = [message.model_dump() for message in beginning]
-    for number, step in enumerate(steps):
-        call = call_of(step.action, tools)
-        turns += _text_turns(step) if call is None else _call_turns(step, call, f"call_{number}")
-    return turns
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a message or part, which may be an object, as JSON and without nulls."""
+    if not isinstance(value, Mapping):
+        value = value.model_dump() if hasattr(value, "model_dump") else getattr(value, "__dict__", {})
+    fields: dict[str, Any] = json.loads(json.dumps(dict(value), default=_plain))
+    return {name: field for name, field in fields.items() if field is not None}
 
 
-def read_answer(message: dict[str, Any]) -> ToolAnswer:
-    """Return text and calls of an assistant's message, whatever else is in it."""
-    content, calls = join_text(message.get("content")), message.get("tool_calls")
-    text = content if isinstance(content, str) else ""
-    requested = [_read_call(call) for call in calls] if isinstance(calls, list) else []
-    return ToolAnswer(storable(strip_thinking(text)).strip(), tuple(requested))
+def _plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    return vars(value) if hasattr(value, "__dict__") else str(value)
 
 
-def _read_call(call: object) -> RequestedCall:
-    """Return name and arguments of a call; the name is empty if there is none."""
-    function = call.get("function") if isinstance(call, dict) else None
-    fields = function if isinstance(function, dict) else {}
-    name, arguments = fields.get("name"), fields.get("arguments")
+def read_call(call: Any, kind: str = "") -> RequestedCall:
+    """Read a call in any form, also as JSON; its name is empty if it has none."""
+    if isinstance(call, str):
+        with suppress(ValueError, RecursionError):
+            call = json.loads(call)
+    fields = fields_of(call)
+    inner = next((fields[name] for name in ("function", "custom") if isinstance(fields.get(name), Mapping)), fields)
+    named = _first(inner, _NAMES) or (kind.removesuffix("_call") if kind not in _UNNAMED_CALLS else "")
+    arguments: object = next((inner[name] for name in _ARGUMENTS if inner.get(name)), None)
     if isinstance(arguments, str):
-        arguments = storable(arguments)
-    return RequestedCall(storable(name) if isinstance(name, str) else "", arguments)
+        arguments = storable(strip_thinking(arguments))
+    return RequestedCall(storable(strip_thinking(named)), arguments, _identity(fields))
 
 
-def _call_turns(step: Step, call: ToolAction, identity: str) -> list[dict[str, Any]]:
-    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-    requested = {"id": identity, "type": "function", "function": function}
-    return [
-        {"role": "assistant", "content": step.thought, "tool_calls": [requested]},
-        {"role": "tool", "tool_call_id": identity, "content": step.observation},
-    ]
+def _identity(fields: Mapping[str, Any]) -> str | None:
+    value = next((fields[name] for name in _IDS if fields.get(name) not in (None, "")), None)
+    return None if value is None else storable(str(value))
 
 
-def _text_turns(step: Step) -> list[dict[str, Any]]:
-    said = "\n".join(text for text in (step.thought, step.action) if text)
-    return [{"role": "assistant", "content": said}, {"role": "user", "content": step.observation}]
+def _kind_of(part: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the kind of a part and its fields, which Gemini and Bedrock put under the kind: `{"toolUse": {...}}`."""
+    if isinstance(part.get("type"), str):
+        stored = part.get("data")  # As `retroformer.method.records.ContentPart` keeps other fields.
+        return _snake(part["type"]), stored if isinstance(stored, Mapping) else part
+    for name, inner in part.items():
+        if isinstance(inner, Mapping):
+            return _snake(name), inner
+    return "", part
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
+
+
+def _text_in(part: Mapping[str, Any], kind: str) -> str | None:
+    """Return the text of a part, or of a refusal; None if it has none."""
+    text = part.get("text", part.get("content") if kind == "text" else part.get("refusal"))
+    if isinstance(text, Mapping):
+        text = text.get("value")  # OpenAI's assistants write {"value": TEXT, "annotations": []}.
+    return text if isinstance(text, str) and not (_RESULT.search(kind) or _CALL.search(kind)) else None
+
+
+def _first(fields: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """Return the first of these fields that is a text, and not an empty one."""
+    return next((value for name in names if isinstance(value := fields.get(name), str) and value), None)
+
+
+def _payload(result: Mapping[str, Any]) -> str:
+    return _result_text(next((result[name] for name in _OUTPUTS if name in result), ""))
+
+
+def _result_text(result: Any) -> str:
+    """Return what a tool answered as text: the text of its parts, a mark for each that has none, else JSON."""
+    if isinstance(result, str):
+        return result
+    if isinstance(result, list):
+        return "\n".join(map(_result_text, result))
+    if isinstance(result, Mapping):
+        kind, _ = _kind_of(result)
+        if (text := _text_in(result, kind)) is not None:
+            return text
+        own = [name for name in result if name != "type"]
+        if _MEDIA.search(kind) and ("type" in result or len(own) == 1):
+            return f"[{kind}]"
+        if len(own) == 1 and own[0] in _OUTPUTS:
+            return _result_text(result[own[0]])
+    return json.dumps(result, ensure_ascii=False, default=str)
+
+
+_NATURAL_ENDS = ("stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "done", "finished")
+_CALLING_ENDS = ("tool_calls", "tool_call", "tool_use", "function_call")
+_FAULTY_ENDS = ("error", "failed")
+_ANSWERS = ("reasoning_content", "reasoning", "thinking_blocks", "tool_calls", "function_call", "refusal", "audio")
+"""Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
+
+
+class ProviderAnswer(NamedTuple):
+    """Answer of a provider over OpenAI's protocol, or one chunk of it."""
+
+    message: Mapping[str, Any]
+    """Message of the first choice, or what the chunk adds to it; empty if there is none."""
+    usage: Mapping[str, Any]
+    finish_reason: FinishReason | None
+    """`length` for anything but a natural end: limits, filters, aborts, and reasons that are not known."""
+    is_error: bool
+    """True if the provider reports an error in the answer, the choice or the message, whatever the status was."""
+
+    @property
+    def text(self) -> str | None:
+        """Text of the message, empty if the model gave none; None if this is not its answer.
+
+        A model that was paid for and says why it ended has answered, if only with thinking.
+        """
+        if self.is_error:
+            return None
+        text = join_text(self.message.get("content"))
+        billed = bool(self.usage) and self.finish_reason is not None
+        if text is None and (billed or any(self.message.get(name) for name in _ANSWERS)):
+            return ""
+        return text if isinstance(text, str) else None
+
+
+def read_response(response: Any) -> ProviderAnswer:
+    """Read an answer or a chunk, which may be any JSON."""
+    answer = response if isinstance(response, Mapping) else {}
+    choice, usage = first_choice(answer), answer.get("usage")
+    message = next((choice[name] for name in ("message", "delta") if isinstance(choice.get(name), Mapping)), None)
+    if message is None:
+        message = {"content": choice["text"]} if "text" in choice else {}
+    usage = usage if isinstance(usage, Mapping) else {}
+    reason = str(choice.get("finish_reason") or "").rpartition(".")[2].lower()
+    if not choice and answer.get("choices") == [] and usage.get("completion_tokens"):
+        reason = "nothing"  # Some providers leave out the choice of a model that only thought.
+    natural = reason in (*_NATURAL_ENDS, *_CALLING_ENDS)
+    return ProviderAnswer(
+        message=message,
+        usage=usage,
+        finish_reason=None if not reason else "stop" if natural else "length",
+        is_error=reason in _FAULTY_ENDS or any(place.get("error") for place in (answer, choice, message)),
+    )
+
+
+def first_choice(answer: Any) -> Mapping[str, Any]:
+    """Return the choice of number 0 in an answer, which may hold anything; empty if there is none."""
+    choices = answer.get("choices") if isinstance(answer, Mapping) else None
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, Mapping) and choice.get("index") in (0, None):
+            return choice
+    return {}
+
+
+def join_text(content: object) -> object:
+    """Return the text of a list of parts, which some reasoning models answer, without thinking; else the content."""
+    if not (isinstance(content, list) and content and all(isinstance(part, Mapping | str) for part in content)):
+        return content
+    return "".join(part["text"] for part in read_parts(content).content if part["type"] == "text")

@@ -7,14 +7,14 @@ The cost of a call is in its completion, in its failure (`failure.usage`), or in
 import contextlib
 import json
 import os
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
-from retroformer.endpoint.answers import join_text, strip_thinking
+from retroformer.endpoint.answers import first_choice, read_response, strip_thinking
 from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
 from retroformer.endpoint.secrets.redaction import keep_secret, redact
 from retroformer.endpoint.secrets.url import SecretUrl
@@ -28,9 +28,6 @@ _MOST_TOKENS = 10_000_000
 _TOKEN_FIELDS = {"logprobs": True, "return_token_ids": True, **WHOLE_DISTRIBUTION}
 _TOKENS = TypeAdapter(tuple[DrawnToken, ...], config=ConfigDict(allow_inf_nan=False))
 
-_TEXTLESS_FIELDS = ("reasoning_content", "reasoning", "tool_calls", "refusal")
-"""Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
-
 
 class Completion(Record):
     """Answer that a model wrote, without its thinking, and its usage."""
@@ -38,7 +35,7 @@ class Completion(Record):
     text: str
     usage: Usage
     finish_reason: FinishReason | None = None
-    """None if the server does not say why the text ends."""
+    """None if the server does not say why the text ends; `length` for any end that is not the model's own."""
     drawn: tuple[DrawnToken, ...] | None = None
     """Tokens of the text; None unless they were asked for."""
 
@@ -99,14 +96,14 @@ class LanguageModel:
     ) -> tuple[dict[str, Any], Usage]:
         """Answer a conversation with tools; return the assistant's message as it came, and its usage.
 
-        Every turn has a `content` that is a text. Raises EndpointFailure if after all retries the call was refused,
+        Raises EndpointFailure if after all retries the call was refused,
         timed out, or did not return a message.
         """
         _, body = self._request((), temperature, max_new_tokens, [], seed)
         body |= {"messages": list(turns)} | ({"tools": list(tools)} if tools else {})
         call = self._call("/chat/completions", body)
         answer = await call.answer()
-        return self._message(answer), self._read(answer, body, call.lost).usage
+        return dict(read_response(answer).message), self._read(answer, body, call.lost).usage
 
     async def post(self, path: str, body: dict[str, Any]) -> object:
         """Post `body` and return the endpoint's response, JSON or text, after the client's retries.
@@ -178,26 +175,22 @@ class LanguageModel:
 
     def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
         """Read a completion from a response, which may be any JSON or text; `lost` is the cost of earlier attempts."""
-        response = answer if isinstance(answer, dict) else {}
-        text = self._text_of(self._message(answer))
-        usage = response.get("usage")
-        reported = usage if isinstance(usage, dict) else {}
-        if not isinstance(text, str):
+        response = read_response(answer)
+        if response.text is None:
             # A response without token counts is hardly a model's answer: it counts as a call without tokens.
-            paid = self._usage(reported, body, "") if reported else Usage(calls=1)
+            paid = self._usage(response.usage, body, "") if response.usage else Usage(calls=1)
             what = f"answered with something that is not a completion: {beginning(answer)!r}"
             raise EndpointFailure(self._sentence(what), usage=lost + paid)
-        text = _replace_surrogates(text)
-        reason = _first_choice(answer).get("finish_reason")
+        text = _replace_surrogates(response.text)
         return Completion(
             text=strip_thinking(text),
-            usage=lost + self._usage(reported, body, text),
-            finish_reason=reason if reason in get_args(FinishReason) else None,
+            usage=lost + self._usage(response.usage, body, text),
+            finish_reason=response.finish_reason,
         )
 
     def _tokens_of(self, answer: object, usage: Usage) -> tuple[DrawnToken, ...]:
         """Return the tokens of an answer to a chat. Raises EndpointFailure if there are none."""
-        choice = _first_choice(answer)
+        choice = first_choice(answer)
         noted = choice.get("logprobs")
         content = noted.get("content") if isinstance(noted, dict) else None
         try:
@@ -207,18 +200,7 @@ class LanguageModel:
             what = "answered without token ids and the log-probability of each, which train.grpo.reward=stored needs"
             raise EndpointFailure(self._sentence(what), usage=usage) from None
 
-    def _message(self, answer: object) -> dict[str, Any]:
-        """Return the message of the first choice, which may hold anything; empty if there is none."""
-        choice = _first_choice(answer)
-        message = choice.get("message") if self.endpoint.api == "chat" else choice
-        return message if isinstance(message, dict) else {}
-
-    def _text_of(self, message: dict[str, object]) -> object:
-        """Return the text of a message, which is empty if the model only thought, called a tool or refused."""
-        text = join_text(message.get("content" if self.endpoint.api == "chat" else "text"))
-        return "" if text is None and any(message.get(name) for name in _TEXTLESS_FIELDS) else text
-
-    def _usage(self, reported: dict[str, object], body: dict[str, Any], text: str) -> Usage:
+    def _usage(self, reported: Mapping[str, object], body: dict[str, Any], text: str) -> Usage:
         counts = [reported.get("prompt_tokens"), reported.get("completion_tokens")]
         plausible = [count for count in counts if type(count) is int and 0 <= count <= _MOST_TOKENS]
         if len(plausible) == len(counts):
@@ -253,21 +235,15 @@ def _check_address(base_url: SecretUrl) -> str:
     )
 
 
-def _first_choice(answer: object) -> dict[str, Any]:
-    """Return the first choice of a response, which may hold anything; empty if there is none."""
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-
-
 def _prompt_tokens(body: dict[str, Any]) -> int:
     """Estimate the number of prompt tokens of a request."""
     prompt = body.get("prompt", "")
     if isinstance(prompt, list):
         return len(prompt)  # The prompt is a list of token ids.
     turns = body.get("messages", ())
-    calls = sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
-    tools = len(json.dumps(body["tools"])) if "tools" in body else 0
-    return _about_tokens(len(prompt) + sum(len(turn["content"]) for turn in turns) + calls + tools)
+    parts = [turn.get(name) for turn in turns for name in ("content", "tool_calls")] + [body.get("tools")]
+    texts = (part if isinstance(part, str) else json.dumps(part) for part in parts if part)
+    return _about_tokens(len(prompt) + sum(map(len, texts)))
 
 
 def _about_tokens(characters: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from retroformer.method.records import (
     Lesson,
@@ -28,6 +28,8 @@ class Scene(Record):
     opening: str
     steps: tuple[Step, ...]
     memory: Memory
+    answers: tuple[dict[str, Any] | None, ...] = ()
+    """For each step, the message of the model that began with it, as its provider sent it; None if there is none."""
     choices: tuple[str, ...] = ()
     """Actions that are possible now, if the environment lists them."""
     tools: tuple[Tool, ...] | None = None
@@ -42,6 +44,8 @@ class Move(Record):
     action: str
     thought: str = ""
     usage: Usage = Usage()
+    message: dict[str, Any] | None = None
+    """The answer of the model as its provider sent it, which that provider wants back in the next call."""
     refusal: str = ""
     """Observation of an action that cannot be done, such as a tool call with unreadable arguments: it is a step, but
     the environment does not see it. Empty: the environment answers."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from retroformer.config.sections.base import CHAIN, Loop, RetryPlan
 from retroformer.errors import InfrastructureFailure, usage_of
@@ -122,7 +122,7 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
     An actor that samples repeats its attempt exactly if `seed` is the same.
     """
     opening, steps, usage = "", list[Step](), Usage()
-    waiting = deque[Move]()
+    waiting, answers = deque[Move](), list[dict[str, Any] | None]()
     try:
         transition = await episode.reset()
         opening = transition.observation
@@ -133,6 +133,7 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
                     opening=opening,
                     steps=tuple(steps),
                     memory=memory,
+                    answers=tuple(answers),
                     choices=transition.choices,
                     tools=transition.tools,
                     seed=seed + len(steps),
@@ -144,6 +145,7 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
             transition = await _answer(episode, move, transition)
             usage += transition.usage
             steps += _steps(move, transition)
+            answers += [move.message, *[None] * (len(steps) - len(answers) - 1)]
         attempt = Trajectory(
             task=task,
             opening=opening,

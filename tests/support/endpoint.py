@@ -59,7 +59,7 @@ _THING = re.compile(r"([a-z]+ \d+)(?:-(\d+))?")
 
 
 def prompt_of(body: Body) -> str:
-    return "\n".join(turn["content"] for turn in body["messages"]) if "messages" in body else str(body["prompt"])
+    return "\n".join(turn["content"] or "" for turn in body["messages"]) if "messages" in body else str(body["prompt"])
 
 
 def moody(body: Body, came_before: int) -> Behaviour:

@@ -12,14 +12,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from retroformer.agents.messages import readable_message
-from retroformer.endpoint.answers import join_text
+from retroformer.agents.messages import readable_messages
+from retroformer.endpoint.answers import ProviderAnswer, join_text, read_response
 from retroformer.endpoint.compression import Decompressor, UnreadableBody
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, end_to_end_headers
 from retroformer.method.records import ChatMessage, Usage
 
 _LOGGER = logging.getLogger(__name__)
+_LONGEST_LOOK = 100_000
+"""Largest number of characters of arguments that are parsed to see whether they are whole."""
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens; a provider that reports more does not count tokens."""
 
@@ -46,8 +48,9 @@ class RecordedAnswer:
             self._decompressor = Decompressor(encoding, LARGEST_BYTES)
         self._pending = bytearray()
         self._message: dict[str, Any] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._usage: Any = None
+        self._calls: list[_StreamedCall] = []
+        self._usage: Mapping[str, Any] = {}
+        self._failed = self._ended = False
 
     @property
     def readable(self) -> bool:
@@ -74,7 +77,9 @@ class RecordedAnswer:
             if self.streams:
                 self._read_line(self._pending)
             elif answer := json_object(self._pending):
-                self._usage, self._message = answer.get("usage"), dict(_first_choice(answer, "message"))
+                response = read_response(answer)
+                self._message = dict(response.message)
+                self._note_end(response)
         except Exception:
             self._give_up()
         self._pending = bytearray()
@@ -85,65 +90,97 @@ class RecordedAnswer:
 
     def discard(self) -> None:
         """Forget what was read, as the provider broke off: the agent calls again."""
-        self._message, self._calls, self._usage = {}, {}, None
+        self._failed = True
         self._pending = bytearray()
 
     @property
     def message(self) -> ChatMessage | None:
-        """The agent's message; None if the provider gave none."""
-        if not self._message and not self._calls:
+        """The agent's message; None if the provider gave none, or an error."""
+        # A turn that was paid for and says why it ended is the model's own, if only with thinking.
+        if self._failed or not (self._message or self._calls or (self._usage and self._ended)):
             return None
-        calls = {"tool_calls": [self._calls[index] for index in sorted(self._calls)]} if self._calls else {}
-        try:
-            return readable_message({**self._message, "role": "assistant", **calls})
-        except Exception:  # It has a form that is not known; the agent has it anyway.
-            return None
+        calls = {"tool_calls": [call.fields() for call in self._calls]} if self._calls else {}
+        return readable_messages([{**self._message, "role": "assistant", **calls}])[0]
 
     @property
     def usage(self) -> Usage:
         """The call and its tokens; no tokens if the provider reported none."""
-        usage = self._usage if isinstance(self._usage, Mapping) else {}
         prompt, completion = (
-            count if type(count := usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else 0
+            count if type(count := self._usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else 0
             for name in ("prompt_tokens", "completion_tokens")
         )
         return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
 
     def _read_line(self, line: bytes | bytearray) -> None:
         name, _, value = bytes(line).strip().partition(b":")
+        if name == b"event" and value.strip() == b"error":
+            self._failed = True
         if name != b"data":
             return
         if value.strip() == b"[DONE]":
             self.complete = True
-        chunk = json_object(value)
-        self._usage = chunk.get("usage") or self._usage
-        delta = _first_choice(chunk, "delta")
-        if isinstance(text := join_text(delta.get("content")), str):
-            self._message["content"] = self._message.get("content", "") + text
-        calls = delta.get("tool_calls")
-        for place, part in enumerate(calls if isinstance(calls, list) else ()):
-            if isinstance(part, Mapping):
-                index = part.get("index")
-                self._add_call(index if isinstance(index, int) else place, part)
+        chunk = read_response(json_object(value))
+        self._note_end(chunk)
+        for field in ("content", "refusal"):
+            if isinstance(text := join_text(chunk.message.get(field)), str):
+                self._message[field] = self._message.get(field, "") + text
+        calls = chunk.message.get("tool_calls")
+        if isinstance(called := chunk.message.get("function_call"), Mapping):
+            calls = [{"function": called}]
+        parts = [part for part in calls if isinstance(part, Mapping)] if isinstance(calls, list) else []
+        for place, part in enumerate(parts):
+            given = part.get("index")
+            self._add_call(given if isinstance(given, int) else place if len(parts) > 1 else None, part)
 
-    def _add_call(self, index: int, part: Mapping[str, Any]) -> None:
-        call = self._calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
-        call["id"] = part.get("id") or call["id"]
-        function = part.get("function")
-        if isinstance(function, Mapping):
-            for name in ("name", "arguments"):
-                if isinstance(function.get(name), str):
-                    call["function"][name] += function[name]
+    def _note_end(self, read: ProviderAnswer) -> None:
+        self._usage = read.usage or self._usage
+        self._failed |= read.is_error
+        self._ended |= read.finish_reason is not None
+
+    def _add_call(self, index: int | None, part: Mapping[str, Any]) -> None:
+        """Add a part to its call: that of its id, else the last one of its index unless the part begins another."""
+        inner = part.get("function")
+        function = inner if isinstance(inner, Mapping) else {}
+        identity, name = part.get("id") or None, function.get("name") or ""
+        earlier = [call for call in self._calls if index is None or call.index == index]
+        call = next((call for call in self._calls if identity is not None and call.id == identity), None)
+        last = earlier[-1] if earlier else None
+        if call is None and last is not None and not last.is_ended_by(identity, name, bool(function.get("arguments"))):
+            call = last
+        if call is None:
+            # A call that does not say what it calls, calls what the last one did.
+            call = _StreamedCall(index, "" if name or last is None else last.name)
+            self._calls.append(call)
+        call.add(identity, name, function.get("arguments"))
 
 
-def _first_choice(answer: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return this field of the first choice; {} if there is no object in it."""
-    choices = answer.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, Mapping) and choice.get("index", 0) == 0:
-            value = choice.get(field)
-            return value if isinstance(value, Mapping) else {}
-    return {}
+class _StreamedCall:
+    """A call of a tool as far as it has arrived."""
+
+    def __init__(self, index: int | None, name: str) -> None:
+        self.index, self.id, self.name, self._arguments = index, None, name, ""
+
+    def is_ended_by(self, identity: Any, name: Any, goes_on: bool) -> bool:
+        """Return True if a part with this id and name, both perhaps empty, begins another call."""
+        if identity is not None and self.id is not None:
+            return bool(identity != self.id)
+        if name and self.name and name != self.name:
+            return True
+        # What comes after whole arguments belongs to another call.
+        text = self._arguments if (name or goes_on) and len(self._arguments) < _LONGEST_LOOK else ""
+        return text.rstrip().endswith("}") and bool(json_object(text.encode(errors="replace")))
+
+    def add(self, identity: Any, name: Any, arguments: Any) -> None:
+        self.id = self.id or identity
+        self.name = self.name or (name if isinstance(name, str) else "")
+        if isinstance(arguments, str):
+            self._arguments += arguments
+        elif arguments is not None:
+            self._arguments = json.dumps(arguments, ensure_ascii=False)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the call as the API has it in a whole answer."""
+        return {"id": self.id, "function": {"name": self.name, "arguments": self._arguments}}
 
 
 class _ProviderDisconnect(Exception):

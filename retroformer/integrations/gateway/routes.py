@@ -8,7 +8,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +18,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retroformer.agents.attempt_result import parse_score
-from retroformer.agents.messages import readable_message
+from retroformer.agents.messages import readable_messages
 from retroformer.endpoint.request_guard import (
     BODY_SECONDS,
     JSON,
@@ -36,9 +35,7 @@ from retroformer.files.text import storable
 from retroformer.integrations.gateway.answers import RecordedAnswer, forward, json_object
 from retroformer.integrations.gateway.runs import NoAttemptToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream, unpack
-from retroformer.method.records import ChatMessage
 
-_LOGGER = logging.getLogger(__name__)
 _CHAT = "/chat/completions"
 _LONGEST_NAME = 500
 """Longest name of a run or a task, in characters."""
@@ -87,7 +84,8 @@ class Gateway:
         body = await _body(request)
         plain = unpack(body, request.headers.get("Content-Encoding", ""))
         asked = json_object(plain or b"")
-        messages = _messages(asked.get("messages"), run)
+        listed = asked.get("messages")
+        messages = readable_messages(listed) if isinstance(listed, list) else []
         call = await self._runs.begin(run, task, messages) if messages else None
         if call is None:
             return await self._forward(request, path, body)
@@ -165,15 +163,6 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise Refusal(408, f"The request body was not sent within {BODY_SECONDS:.0f} seconds.") from None
-
-
-def _messages(listed: object, run: str) -> list[ChatMessage]:
-    """Return the messages of a call; none if they cannot be read, since recording must not fail a call."""
-    try:
-        return [readable_message(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    except Exception as error:  # What an agent sends to its provider is the provider's to refuse.
-        _LOGGER.warning("A call of the run %r is not recorded, as it cannot be read: %s", run, type(error).__name__)
-        return []
 
 
 async def _health(_: web.Request) -> web.Response:

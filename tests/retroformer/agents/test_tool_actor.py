@@ -103,7 +103,7 @@ def test_several_calls_of_one_answer_are_done_in_turn_and_paid_once(
         (called(("Search", "[1]")), "Search([1])", "The arguments of Search are not a JSON object"),
         (called(("Search", {"page": "x"})), 'Search({"page": "x"})', "The call of Search lacks title"),
         (called(("Dance", {})), "Dance({})", "There is no tool 'Dance': call one of Search, Lookup, Finish."),
-        ({"content": None, "tool_calls": [{"id": "x"}]}, "(null)", "There is no tool ''"),
+        ({"content": None, "tool_calls": [{"id": "x"}]}, "({})", "There is no tool ''"),
     ],
 )
 def test_a_call_that_cannot_be_done_is_the_agents_own_failure_and_it_reads_why(

@@ -11,8 +11,10 @@ import pyarrow.parquet
 import pytest
 
 import retroformer as rf
+from retroformer.agents.messages import steps_of
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.text import REPLACEMENT
+from retroformer.method.records import Step
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"name": "Ann"}'}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/order.png", "detail": "low"}}
@@ -168,4 +170,45 @@ def test_parquet_pages_that_grow_are_refused(tmp_path: Path) -> None:
     table = pyarrow.Table.from_pylist(rows)
     pyarrow.parquet.write_table(table, tmp_path / "cases.parquet", compression="zstd", use_dictionary=False)
     with pytest.raises(DamagedFile, match="holds more than 64 MiB, the limit for a file of its size"):
+        list(rf.read_cases(tmp_path / "cases.parquet"))
+
+
+def test_messages_of_other_apis_are_read_in_a_case(tmp_path: Path) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "find", "input": {"order": 1}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "It is paid."}]}
+    of_anthropic = [
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, use]},
+        {"role": "user", "content": [result]},
+    ]
+    of_bedrock = [
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t1", "name": "find", "input": {"order": 1}}}]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "t1", "content": [{"text": "It is paid."}]}}]},
+    ]
+    of_gemini = [
+        {"role": "model", "parts": [{"functionCall": {"name": "find", "args": {"order": 1}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "find", "response": {"result": "It is paid."}}}]},
+    ]
+    of_responses = [
+        {"type": "function_call", "call_id": "t1", "name": "find", "arguments": '{"order": 1}'},
+        {"type": "function_call_output", "call_id": "t1", "output": "It is paid."},
+    ]
+    path = tmp_path / "cases.jsonl"
+    for messages in (of_anthropic, of_bedrock, of_gemini, of_responses):
+        path.write_text(json.dumps({"task": {"id": "1", "input": "x"}, "attempt": {"score": 0, "messages": messages}}))
+        (case,) = rf.read_cases(path)
+        assert steps_of(case.attempt.messages or ()) == (Step(action='find({"order": 1})', observation="It is paid."),)
+    path.write_text(path.read_text().replace("function_call_output", "item_reference"))
+    with pytest.raises(DamagedFile, match=r"attempt\.messages"):
+        list(rf.read_cases(path))
+
+
+def test_parquet_with_more_values_than_its_file_can_hold_is_refused(tmp_path: Path) -> None:
+    count = 20 << 20
+    steps = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.nulls(count, pyarrow.int32()).fill_null(0), pyarrow.array(["a"])
+    )
+    actions = pyarrow.ListArray.from_arrays(pyarrow.array([0, count], pyarrow.int32()), steps)
+    pyarrow.parquet.write_table(pyarrow.table({"task": actions}), tmp_path / "cases.parquet")
+    assert (tmp_path / "cases.parquet").stat().st_size < 1 << 14
+    with pytest.raises(DamagedFile, match="the limit for a file of its size"):
         list(rf.read_cases(tmp_path / "cases.parquet"))

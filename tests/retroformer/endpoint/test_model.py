@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import json
 import socket
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 from pydantic import ValidationError
@@ -12,7 +14,7 @@ from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.method.records import Message, Usage
-from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
+from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Body, Endpoint
 from tests.support.raw_server import RawServer, Request, Write, http
 
 HELLO = (Message(role="system", content="Be brief."), Message(role="user", content="Hello?"))
@@ -254,3 +256,75 @@ def test_a_key_in_an_invalid_answer_is_hidden(monkeypatch: pytest.MonkeyPatch) -
     with RawServer(answer) as server:
         sentence = refusal(EndpointSection(base_url=server.url, api_key_env="SOME_KEY"))
     assert "answered with something that is not a completion: \"['Bearer ***']\"." in sentence
+
+
+def answered(body: Any, api: Literal["chat", "completions"] = "chat") -> Completion:
+    """Return what the client reads from this answer with status 200."""
+    with RawServer(lambda _, write: write(http("200 OK", json.dumps(body).encode()))) as server:
+        return ask(EndpointSection(base_url=server.url, api=api, timeout_seconds=5.0))
+
+
+def choice(reason: Any = "stop", content: Any = "Look.", **fields: Any) -> Body:
+    return {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": reason, **fields}
+
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 20}
+FAULT = {"code": 502, "message": "Provider returned error"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [choice("error", error=FAULT)]},
+        {"choices": [choice("error", "")]},
+        {"choices": [choice(error=FAULT)]},
+        {"choices": [choice()], "error": FAULT},
+        {"choices": [{"message": {"role": "assistant", "content": "Look.", "error": "overloaded"}}]},
+        {"error": FAULT},
+        {"choices": [choice("FAILED", None)]},
+    ],
+)
+def test_an_error_is_no_answer_wherever_it_stands(body: Body) -> None:
+    with pytest.raises(EndpointFailure, match="something that is not a completion") as failed:
+        answered(body | {"usage": USAGE})
+    assert failed.value.usage.prompt_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("reason", "read"),
+    [
+        *(
+            (reason, "stop")
+            for reason in ("stop", "STOP", "end_turn", "stop_sequence", "eos", "tool_calls", "complete")
+        ),
+        *((reason, "length") for reason in ("length", "max_tokens", "MAX_TOKENS", "model_length", "content_filter")),
+        *(
+            (reason, "length")
+            for reason in ("SAFETY", "RECITATION", "abort", "incomplete", "pause_turn", "unheard of", 7)
+        ),
+        (None, None),
+        ("", None),
+    ],
+)
+def test_any_end_but_a_natural_one_is_a_cut(reason: Any, read: str | None) -> None:
+    assert answered({"choices": [choice(reason)], "usage": USAGE}).finish_reason == read
+    text = {"index": 0, "text": "Look.", "finish_reason": reason}
+    assert answered({"choices": [text]}, "completions").finish_reason == read
+
+
+@pytest.mark.parametrize(
+    ("choices", "read"),
+    [
+        ([choice("length", None)], "length"),
+        ([choice("stop", None)], "stop"),
+        ([choice("content_filter", None)], "length"),
+        ([{"index": 0, "message": {"role": "assistant"}, "finish_reason": "MAX_TOKENS"}], "length"),
+        ([{"index": 0, "finish_reason": "SAFETY"}], "length"),
+        ([], "length"),
+    ],
+)
+def test_an_empty_turn_that_was_paid_for_is_the_models_own(choices: list[Body], read: str) -> None:
+    completion = answered({"choices": choices, "usage": USAGE})
+    assert (completion.text, completion.finish_reason, completion.usage.completion_tokens) == ("", read, 20)
+    with pytest.raises(EndpointFailure, match="something that is not a completion"):
+        answered({"choices": choices})
