@@ -53,6 +53,7 @@ class OpenAI:
         """Return the routes. With `hand_over`, clients may load adapters."""
         routes = [
             Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
             Route("/provenance", self.provenance),
@@ -69,10 +70,13 @@ class OpenAI:
         return self._loaded.result()
 
     async def models(self, _: Request) -> Response:
-        common = {"object": "model", "created": int(time.time()), "owned_by": "retroformer"}
-        return JSONResponse(
-            {"object": "list", "data": [{"id": name, **common} for name in self._answers.served.targets]}
-        )
+        return JSONResponse({"object": "list", "data": [_card(name) for name in self._answers.served.targets]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._answers.served.targets:
+            raise RequestError(404, f"No model {name[:200]!a} is served here.", "model")
+        return JSONResponse(_card(name))
 
     async def chat(self, request: Request) -> Response:
         return await self._respond(request, ChatRequest.parse(await read_json(request)))
@@ -118,6 +122,10 @@ class OpenAI:
         return JSONResponse({"status": "ready"})
 
 
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "retroformer"}
+
+
 def usage_of(body: GenerationRequest, outputs: Sequence[Output]) -> dict[str, int]:
     """Return the numbers of tokens, in OpenAI's form."""
     prompt_tokens = sum(output.prompt_tokens for output in outputs[:: body.n])
@@ -152,7 +160,7 @@ async def _events(
 ) -> AsyncIterator[str]:
     """Yield the events of a stream. A failure is the last event before `DONE`."""
     head, is_chat = _head(body), isinstance(body, ChatRequest)
-    sent = [0] * body.answers
+    sent, latest = [0] * body.answers, dict[int, Output]()
 
     def event(number: int, reason: str | None, part: dict[str, Any]) -> str:
         choice = {"index": number, "finish_reason": reason, "logprobs": None, **part}
@@ -160,6 +168,7 @@ async def _events(
 
     def events(outputs: dict[int, Output]) -> str:
         parts = []
+        latest.update(outputs)
         for number, output in outputs.items():
             text = body.echoed(number) + output.text
             piece, sent[number] = text[sent[number] :], len(text)
@@ -174,6 +183,9 @@ async def _events(
         yield events(first)
         async for outputs in later:
             yield events(outputs)
+        if body.stream_options.include_usage:
+            usage = usage_of(body, [latest[number] for number in sorted(latest)])
+            yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
     except RequestError as error:
         yield f"data: {json.dumps(error.body)}\n\n"
     yield DONE

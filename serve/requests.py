@@ -46,7 +46,6 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
-    "stream_options": ({}, {"include_usage": False}),
 }
 """Values of unsupported parameters that request nothing and are accepted; null is accepted in all of them."""
 
@@ -92,10 +91,14 @@ def _text_of(content: Any) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
+def _known_role(role: Any) -> Any:
+    return "system" if role == "developer" else role  # The newer name of the same role.
+
+
 class RequestMessage(_Strict):
     """A message of a chat."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_known_role)]
     content: Annotated[str, BeforeValidator(_text_of)]
 
 
@@ -131,6 +134,14 @@ Prompt: TypeAlias = str | list[int] | Chat
 """A text, token ids, or a chat."""
 
 
+class StreamOptions(_Strict):
+    """What a stream holds besides the text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+    """Accepted and without effect: padding hides the lengths of pieces from who reads encrypted traffic."""
+
+
 class GenerationRequest(_Strict):
     """Fields of both chat and completion requests."""
 
@@ -149,6 +160,7 @@ class GenerationRequest(_Strict):
     choices: Annotated[list[str], Field(min_length=1, max_length=CHOICES), AfterValidator(_limit_choices)] | None = None
     """Texts one of which the answer must be, cut at a stop string."""
     stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None

@@ -103,6 +103,25 @@ def test_a_chat_reaches_the_model_in_its_own_template(client: openai.OpenAI, bas
     assert answer.usage.prompt_tokens == len(tokenizer(prompt, add_special_tokens=False).input_ids)
 
 
+def test_what_common_clients_always_send_is_accepted(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="first",
+        messages=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": QUESTION}],
+        temperature=0,
+        max_tokens=12,
+        stop=[" "],
+        stream_options={"include_usage": True},
+    ) as stream:
+        kinds = [event.type for event in stream]
+        completion = stream.get_final_completion()
+    assert {"chunk", "content.delta", "content.done"} <= set(kinds)
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens > 0
+    assert client.models.retrieve("first").id == "first"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("nobody/here")
+
+
 def test_a_stream_brings_the_same_text_in_pieces(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
         model="first", messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=12, stream=True
