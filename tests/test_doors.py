@@ -82,7 +82,7 @@ def target(name: str, folder: Path) -> Iterator[Target]:
         write_run(folder / "runs/doors")
         with (
             open_runs(folder / "runs/doors") as runs,
-            open_site(runs, folder / "index.db") as site,
+            open_site(runs) as site,
             serving(SiteServer(site, 0)) as address,
         ):
             origin = f"Origin: {address}\r\n"
