@@ -110,7 +110,7 @@ def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
     model = SharedBase(load_base(train), work.folder / SFT, reward)
     draw = sampling_settings(work.experiment, load_tokenizer(train), work.case.rows)
     # No token ends a turn, so every response has the maximum length.
-    return model, draw._replace(eos_id=model.vocabulary)
+    return model, draw._replace(ends=())
 
 
 def _ready(model: SharedBase, updates: Callable[[Laps], Iterator[object]]) -> Ready:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import JsonValue
 
 from retroformer.config.sections.base import best_of
-from retroformer.errors import MissingInput, RetroformerError
+from retroformer.errors import RetroformerError
 from retroformer.run.adapters import REFLECTOR
 from retroformer.run.promotions import NO_ADVICE, History, PromotedAdapter, current_of, name_of
 from retroformer.run.provenance import (
@@ -25,6 +25,7 @@ from retroformer.run.provenance import (
     folder_sha256,
     package_versions,
 )
+from retroformer.run.stage_metrics import require_same_base
 
 from .engine.engine import Engine
 from .engine.model import BASE, Model
@@ -64,11 +65,13 @@ def name_targets(
 ) -> dict[str, Target]:
     """Return the target of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
 
-    The engine names an adapter after its folder.
+    The engine names an adapter after its folder. Raises ConfigError if an adapter was trained on another base.
     """
     template_sha256 = chat_template_sha256(base, template_settings)
     plain = ServedModel(base_sha256=folder_sha256(base), adapter_sha256=None, chat_template_sha256=template_sha256)
     targets = {"base": Target(plain, BASE)}
+    for folder in (*names.adapters.values(), *names.best_of.values()):
+        require_same_base(folder, plain.base_sha256)
     for name, folder in names.adapters.items():
         model = plain.model_copy(update={"adapter_sha256": folder_sha256(folder)})
         targets[name] = Target(model, str(folder))
@@ -111,7 +114,8 @@ class ServedModels:
         return Provenance(models={name: target.model for name, target in self.targets.items()}, **self._facts)
 
     def load(self, folder: Path) -> str:
-        """Load an adapter and return the engine's name of it. Raises MissingInput."""
+        """Load an adapter and return the engine's name of it. Raises MissingInput, ConfigError, DamagedFile."""
+        require_same_base(folder, self.targets["base"].model.base_sha256)
         # A name that the engine never had: its prefix cache still has entries under earlier names.
         name = f"loaded{next(self._numbers)}"
         self._model.load_adapter(name, folder)
@@ -145,7 +149,7 @@ class ServedModels:
             try:
                 sha256 = folder_sha256(folder)
                 self._handed_over[name] = adapter = self.load(folder)
-            except MissingInput as error:
+            except RetroformerError as error:
                 raise RequestError(400, str(error)) from error
             served = self.targets["base"].model.model_copy(update={"adapter_sha256": sha256})
             self.replace((), {name: Target(served, adapter)})

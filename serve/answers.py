@@ -82,7 +82,7 @@ class Answers:
         )
         # With greedy sampling all candidates would be the same.
         count = 1 if sampling.greedy else target.answers
-        ends = {min(self.model.stop_tokens)} if request.choices else set[int]()
+        ends = {self.model.stop_tokens[0]} if request.choices else set[int]()
         ends = ends.union(request.stop_token_ids, () if request.ignore_eos else self.model.stop_tokens)
         candidates = []
         for prompt in request.prompts:
@@ -112,12 +112,12 @@ class Answers:
         """Return the texts that an answer must be one of, in tokens with the end; None allows any answer."""
         if request.choices is None:
             return None
-        sequences = {text: self.model.encode(text) for text in request.choices}
+        sequences = {text: self.model.encode_content(text) for text in request.choices}
         text, longest = max(sequences.items(), key=lambda pair: len(pair[1]))
         if len(longest) > limit:
             message = f"The choice {text[:100]!a} has {len(longest)} tokens, and {limit} may be written."
             raise RequestError(400, message, "choices")
-        return Choices([*sequence, min(self.model.stop_tokens)] for sequence in sequences.values())
+        return Choices([*sequence, self.model.stop_tokens[0]] for sequence in sequences.values())
 
 
 async def write_best(engine: Engine, model: Model, candidates: Sequence[TextGeneration], reward: str) -> Output:

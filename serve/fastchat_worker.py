@@ -26,7 +26,7 @@ from .answers import Answers
 from .api import choice_of, usage_of
 from .engine.generation import Output
 from .guards import RequestError, read_json, while_connected
-from .requests import CompletionRequest, prompt_tokens
+from .requests import CompletionRequest, Prompt, RenderedChat, prompt_tokens
 
 HEARTBEAT_SECONDS = 30.0
 """Pause between heartbeats; the controller forgets a worker after 90 seconds without one."""
@@ -96,7 +96,7 @@ class FastChatWorker:
     async def _count(self, request: Request) -> Response:
         model, prompt = self._answers.model, str((await read_json(request)).get("prompt", ""))
         try:
-            count = len(await asyncio.to_thread(prompt_tokens, model, prompt))
+            count = len(await asyncio.to_thread(prompt_tokens, model, RenderedChat(prompt)))
         except RequestError:  # It is empty or too long; FastChat refuses the latter by its count.
             count = model.context_tokens + 1 if prompt else 0
         return JSONResponse({"count": count, "error_code": 0})
@@ -188,10 +188,18 @@ def _fastchat_prompt(conversation: Any, chat: Sequence[dict[str, str]]) -> str:
     return str(conversation.get_prompt())
 
 
+class RenderedRequest(CompletionRequest):
+    """A request of FastChat's API server, which writes chats as texts."""
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        return [RenderedChat(prompt) if isinstance(prompt, str) else prompt for prompt in self.prompt]
+
+
 def _completion(fields: dict[str, Any], *, stream: bool) -> CompletionRequest:
     """Return the request that FastChat's API server sends to a worker."""
     limit = fields.pop("max_new_tokens", None)
-    return CompletionRequest.parse({**fields, "max_tokens": limit, "stream": stream})
+    return RenderedRequest.parse({**fields, "max_tokens": limit, "stream": stream})
 
 
 def _piece(body: CompletionRequest, output: Output) -> dict[str, Any]:

@@ -130,8 +130,14 @@ class Chat(NamedTuple):
     messages: Sequence[RequestMessage]
 
 
-Prompt: TypeAlias = str | list[int] | Chat
-"""A text, token ids, or a chat."""
+class RenderedChat(NamedTuple):
+    """A prompt that another program has made of a chat, with control tokens."""
+
+    text: str
+
+
+Prompt: TypeAlias = str | list[int] | Chat | RenderedChat
+"""A text in which nothing is a control token, token ids, or a chat."""
 
 
 class StreamOptions(_Strict):
@@ -254,12 +260,16 @@ def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
     """
     if isinstance(prompt, Chat):
         try:
-            prompt = model.render([message.model_dump() for message in prompt.messages])
+            prompt = RenderedChat(model.render([message.model_dump() for message in prompt.messages]))
         except Exception as error:  # Chat templates are third-party programs and may raise anything.
             raise RequestError(400, f"The model's chat template refuses this: {error}.", "messages") from error
-    if isinstance(prompt, str) and len(prompt) > model.longest_text:
-        raise _too_long(model, f"more than {model.context_tokens}")
-    tokens = model.encode(prompt) if isinstance(prompt, str) else prompt
+    if isinstance(prompt, list):
+        tokens = prompt
+    else:
+        text, encode = (prompt, model.encode_content) if isinstance(prompt, str) else (prompt.text, model.encode)
+        if len(text) > model.longest_text:
+            raise _too_long(model, f"more than {model.context_tokens}")
+        tokens = encode(text)
     if not tokens:
         raise RequestError(400, "The prompt has no tokens, and at least one is needed.", "prompt")
     if not 0 <= min(tokens) <= max(tokens) < model.vocabulary:

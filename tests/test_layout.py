@@ -205,3 +205,16 @@ def test_every_module_is_short() -> None:
         if (lines := len(path.read_text().splitlines())) > 350
     }
     assert not long
+
+
+def test_one_function_alone_loads_models_and_never_with_code_of_their_own() -> None:
+    calls = [
+        (path.relative_to(ROOT).as_posix(), {argument.arg: ast.unparse(argument.value) for argument in node.keywords})
+        for folder in ("retroformer", *ROOMS)
+        for path in modules(folder)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".from_pretrained")
+    ]
+    ((where, arguments),) = calls
+    assert where == "retroformer/models/loading.py"
+    assert arguments["trust_remote_code"] == "False"

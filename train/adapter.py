@@ -1,12 +1,12 @@
 """Finished adapters: read once by a command, and checked for damage and for numbers that are not finite."""
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
 from retroformer.errors import DamagedFile, MissingInput, ProvenanceError, first_line
+from retroformer.models.adapter_weights import lora_config
 from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint
 
@@ -42,7 +42,7 @@ def require_adapter(folder: Path) -> Adapter:
 def sound_adapter(folder: Path, metrics: StageMetrics) -> Adapter:
     """Check the adapter in `folder`, whose `metrics` are read already, as `require_adapter` does."""
     try:
-        _require_lora(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        lora_config(folder)
     except (OSError, ValueError) as error:
         raise _damaged(folder, CONFIG, error) from None
     require_finite_weights(folder, replacement_hint(folder))
@@ -73,12 +73,3 @@ def require_finite_weights(folder: Path, what_now: str) -> None:
 def _damaged(folder: Path, name: str, error: Exception) -> DamagedFile:
     """Return the error for a file of the adapter in `folder` that cannot be read."""
     return DamagedFile(f"{folder / name} is damaged ({first_line(error)}): {replacement_hint(folder)}")
-
-
-def _require_lora(config: Any) -> None:
-    """Raise ValueError if this is not a config that peft writes for a LoRA."""
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise ValueError("no LoRA configuration")
-    for name, kind in (("r", int), ("lora_alpha", int | float), ("target_modules", list | str)):
-        if not isinstance(config.get(name), kind):
-            raise ValueError(f"no {name}")

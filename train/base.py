@@ -13,8 +13,9 @@ from retroformer.config.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.errors import ConfigError
 from retroformer.models import loading, precision
 from retroformer.models.adapter_weights import layer_of
+from retroformer.models.adapter_weights import lora_config as adapter_config
 from retroformer.models.embedded import base_model_folder
-from retroformer.models.precision import guard_bnb_cpu, nf4
+from retroformer.models.precision import nf4
 
 from .integrity import require_finite
 from .shared_prompt.attention import SPLIT, register_split_attention
@@ -79,6 +80,7 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
 
     Raises:
         DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
+        ConfigError: its architecture is not supported.
         NotFinite: a weight is infinite or not a number.
     """
     folder = base_model_folder(train.base_model)
@@ -86,14 +88,13 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     register_split_attention()
     options: dict[str, Any] = {
         "dtype": getattr(torch, compute_dtype(train)),
-        "attn_implementation": SPLIT,
         "device_map": {"": target},
     }
     if train.quantization == "nf4":
         options["quantization_config"] = nf4(getattr(torch, compute_dtype(train)))
     model = loading.load_model(folder, scores=scores, **options)
     require_finite(model.named_parameters(), f"in the base model at {folder}: put another copy of the model there.")
-    guard_bnb_cpu(model)
+    loading.replace_attention(model, SPLIT, torch, lambda: {"use_cache": False})
     # With a cache, the samples of a packed row could see each other; a cache also costs memory.
     model.config.use_cache = False
     return model
@@ -124,6 +125,12 @@ def add_fresh_adapter(base: Any, lora: Lora, *, scores: bool = False) -> Any:
 def _projections(base: Any, lora: Lora) -> list[str] | str:
     """Return `target_modules` of peft, which takes "all-linear" only for all layers."""
     if lora.targets == "attention":
+        paths = [path for path, _ in base.named_modules()]
+        if lacking := [name for name in ATTENTION_LAYERS if not any(path.endswith(f".{name}") for path in paths)]:
+            raise ConfigError(
+                f"train.lora.targets=attention trains {', '.join(ATTENTION_LAYERS)}, and this base model has no "
+                f"{lacking[0]}: set train.lora.targets=all-linear."
+            )
         return list(ATTENTION_LAYERS)
     if lora.layers == "all":
         return "all-linear"
@@ -202,18 +209,9 @@ def save_one_adapter(model: Any, name: str, folder: Path) -> None:
     (folder / name).rmdir()
 
 
-def load_adapter(base: Any, folder: Path, name: str = "default") -> Any:
-    """Put the adapter in `folder` on `base` under this name, ready to be trained further."""
-    from peft import PeftModel
-
-    return PeftModel.from_pretrained(base, str(folder), name, is_trainable=True)
-
-
 def require_same_shape(base: Any, folder: Path, lora: Lora) -> None:
     """Raise ConfigError if rank, alpha, targets or layers of the adapter in `folder` are not those of train.lora."""
-    from peft import PeftConfig
-
-    adapter: Any = PeftConfig.from_pretrained(str(folder))
+    adapter = adapter_config(folder)
     # peft may list full paths.
     everywhere = {name.rpartition(".")[2] for name in adapter.target_modules} != set(ATTENTION_LAYERS)
     layers = adapter.layers_to_transform

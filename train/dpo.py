@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from retroformer.method.records import PreferencePair
+from retroformer.models.loading import load_adapter
 
 from . import processes
 from .adapter import Adapter
-from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
+from .base import keep_trainables_in_fp32, load_base, load_tokenizer, switch_dropout_off, switched_to
 from .group_trainer import GroupReader, make_trainer
 from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs

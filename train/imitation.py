@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from retroformer.config.sections.train import Train
+from retroformer.models.loading import load_adapter
 
 from .adapter import Adapter
-from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
+from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base
 from .data.rows import write_samples
 from .data.samples import Sample
 from .group_trainer import make_trainer

@@ -119,7 +119,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     reward = fresh_adapter(experiment, folder / "reward", scores=True)
     model = SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
     _move(model.adapter_parameters())
-    draw = SamplingSettings(max_new_tokens=8, at_once=32, pad_id=0, eos_id=2, seed=0, micro_batch_tokens=1000)
+    draw = SamplingSettings(max_new_tokens=8, at_once=32, pad_id=0, ends=(2,), seed=0, micro_batch_tokens=1000)
     torch.manual_seed(0)
     responses = respond(model, [ids for ids in ([5, 9, 30], [6, 9, 31]) for _ in range(4)], draw)
     clipped = [1.0]

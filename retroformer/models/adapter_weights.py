@@ -13,8 +13,37 @@ _CONFIG, _WEIGHTS = ADAPTER_FILES
 SCORE_HEAD = "score.weight"
 """End of the name of the score head's weight, which peft saves with a reward model's adapter."""
 _SCORE = f"base_model.model.{SCORE_HEAD}"
-_LAYER_SETTINGS = ("exclude_modules", "layers_pattern", "rank_pattern", "target_parameters")
-"""Settings of peft with which an adapter has other weights on each layer. No stage uses them."""
+_FREE = (
+    *("task_type", "peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision"),
+    *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "layers_to_transform"),
+)
+"""Settings of peft that are read, or change nothing. All others have the value that they have in a plain LoRA."""
+_PLAIN = {"init_lora_weights": (True, False, "gaussian"), "modules_to_save": (None, ["score"], ["classifier", "score"])}
+"""Further values of settings in a plain LoRA; a reward model's adapter also has its score head."""
+
+
+def lora_config(folder: Path) -> Any:
+    """Read peft's config of the adapter in `folder`. Raises OSError, or ValueError if it is no plain LoRA."""
+    from peft import LoraConfig
+
+    content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.get("peft_type") != "LORA":
+        raise ValueError("its configuration cannot be read: no LoRA configuration")
+    for name, kind in (("r", int), ("lora_alpha", int | float), ("target_modules", list | str)):
+        if not isinstance(content.get(name), kind) or content[name] is True or not content[name]:
+            raise ValueError(f"its configuration cannot be read: no {name}")
+    defaults = LoraConfig().to_dict()
+    for name, value in content.items():
+        default = defaults.get(name)
+        is_plain = value == default or not (value or default) or _as_set(value) in map(_as_set, _PLAIN.get(name, ()))
+        if not (name in _FREE or is_plain):
+            raise ValueError(f"its {name} is {value!r:.100}, and only plain LoRA can be trained and served")
+    known = {name: content[name] for name in (*_FREE, *_PLAIN) if name in content and name != "peft_type"}
+    return LoraConfig(**known)
+
+
+def _as_set(value: Any) -> Any:
+    return frozenset(map(str, value)) if isinstance(value, list) else value
 
 
 def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
@@ -24,14 +53,12 @@ def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
         ConfigError: the adapter was made for a base model of another shape.
         OSError, ValueError, KeyError, SafetensorError: the adapter cannot be read.
     """
-    adapter = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    if any(adapter.get(name) for name in _LAYER_SETTINGS):
-        return
+    adapter = lora_config(folder)
     expected = {
         f"base_model.model.{path}.lora_{factor}.weight": shape
         for path, module in base.named_modules()
         if _is_target(path, adapter) and hasattr(module, "in_features")
-        for factor, shape in (("A", (adapter["r"], module.in_features)), ("B", (module.out_features, adapter["r"])))
+        for factor, shape in (("A", (adapter.r, module.in_features)), ("B", (module.out_features, adapter.r)))
     }
     if scores:
         expected[_SCORE] = (1, base.config.get_text_config().hidden_size)
@@ -41,7 +68,7 @@ def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
         for name, shape in _shapes(folder / _WEIGHTS).items()
         if name == _SCORE or name.endswith((".lora_A.weight", ".lora_B.weight"))
     }
-    trained_on = f", {recorded!r}" if (recorded := adapter.get("base_model_name_or_path")) else ""
+    trained_on = f", {recorded!r}" if (recorded := adapter.base_model_name_or_path) else ""
     for name in sorted(expected.keys() | shapes.keys()):
         if shapes.get(name) != expected.get(name):
             raise ConfigError(
@@ -58,9 +85,9 @@ def layer_of(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _is_target(path: str, adapter: Mapping[str, Any]) -> bool:
+def _is_target(path: str, adapter: Any) -> bool:
     """Return True if the adapter has weights on this module, which peft may list by its full path."""
-    targets, layers = adapter["target_modules"], adapter.get("layers_to_transform")
+    targets, layers = adapter.target_modules, adapter.layers_to_transform
     if isinstance(targets, str):
         return re.fullmatch(targets, path) is not None
     if layers is not None and layer_of(path) not in layers:
@@ -92,10 +119,9 @@ class RewardAdapter(NamedTuple):
 
 def read_reward_adapter(folder: Path) -> RewardAdapter:
     """Read the adapter in `folder`. Raises ValueError if it has no score head."""
-    from peft import PeftConfig
     from safetensors.torch import load_file
 
-    config: Any = PeftConfig.from_pretrained(str(folder))
+    config = lora_config(folder)
     config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
     weights = load_file(folder / _WEIGHTS)
     heads = [name for name in weights if name.endswith(SCORE_HEAD)]

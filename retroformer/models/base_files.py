@@ -12,8 +12,8 @@ from retroformer.errors import ConfigError, DamagedFile, RetroformerError, first
 
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Patterns of the files with weights, in the order in which transformers prefers them."""
-SETTINGS = ("config.json", "tokenizer_config.json")
-"""Files in which a model can name Python code of its own."""
+SETTINGS = "*config.json"
+"""Pattern of the files in which a model can name Python code of its own."""
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -64,8 +64,8 @@ def weights_of(path: Path) -> dict[str, Any]:
 
 def require_plain_model(folder: Path) -> None:
     """Raise ConfigError if the model in `folder` names code that transformers could run, or has an adapter."""
-    for path in (folder / name for name in SETTINGS):
-        if path.is_file() and (key := _key_of_code(_content(path))):
+    for path in (*folder.glob(SETTINGS), *folder.glob("custom_generate")):
+        if key := (path.is_dir() and "generate.py") or _key_of_code(_content(path)):
             raise ConfigError(
                 f"{path} names Python code of the model's own ({key}), which is never run: set train.base_model to a "
                 "model without such code, or delete the entry if transformers itself has this architecture."
@@ -92,7 +92,7 @@ def _key_of_code(content: Any) -> str:
 
 def require_sound_base(folder: Path) -> None:
     """Raise DamagedFile if a file of the base model in `folder` is truncated, unreadable or missing."""
-    for path in (path for pattern in ("*config.json", "tokenizer*.json") for path in folder.glob(pattern)):
+    for path in (path for pattern in (SETTINGS, "tokenizer*.json") for path in folder.glob(pattern)):
         _content(path)
     if index := weights_index(folder):
         for part in shards(index):

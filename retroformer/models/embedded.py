@@ -137,9 +137,12 @@ def _convert(gguf: Path, folder: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     entries = {
-        "config.json": ("rope_theta", model.config.rope_parameters["rope_theta"]),
-        "tokenizer_config.json": ("tokenizer_class", "PreTrainedTokenizerFast"),
+        "config.json": {"rope_theta": model.config.rope_parameters["rope_theta"]},
+        "generation_config.json": {},
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     }
-    for name, (key, value) in entries.items():
-        settings = json.loads((folder / name).read_text(encoding="utf-8")) | {key: value}
+    for name, changes in entries.items():
+        settings = json.loads((folder / name).read_text(encoding="utf-8")) | changes
+        # Adapters are bound to the hash of their base, which must not change with the library.
+        settings.pop("transformers_version", None)
         (folder / name).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

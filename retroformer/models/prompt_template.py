@@ -6,11 +6,15 @@ text, and the template's hash covers all of it:
 1. The settings `train.chat_template_kwargs`, such as `enable_thinking: false`.
 2. A fixed date, if the template writes today's. Otherwise a prompt would have other tokens tomorrow.
 3. A rule that puts a system message before the first user message, if the template refuses or drops system messages.
+
+What a message says is text, never a control token: a control token in it, such as `<|im_end|>`, is marked, and the
+tokenizer then reads its characters.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,9 @@ _SYSTEM_RULE = (
     "{% endif %}\n"
 )
 _PROBE = "a system message as a probe"
+_QUESTION = {"role": "user", "content": "a question"}
+_MARK = "\ufdd0"
+"""A character that Unicode reserves for programs, inside a control token that is to be read as text."""
 _VICUNA = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if message['role'] == 'system' %}{{ message['content'] + ' ' }}"
@@ -60,6 +67,11 @@ def prompt_template(folder: Path, settings: Mapping[str, JsonValue] | None = Non
     head += _FIXED_DATE if "strftime_now" in template else ""
     if head and template.startswith(head):
         return template  # It is that of merged weights, which has these lines already.
+    if not _renders(head + template, [_QUESTION]) and _renders(head + template, [_QUESTION], part=""):
+        raise ConfigError(
+            f"The chat template of the model in {str(folder)!r} writes nothing of a message that is a text: put a "
+            "chat_template.jinja that does into that folder."
+        )
     return head + (_SYSTEM_RULE if _loses_system_messages(head + template) else "") + template
 
 
@@ -89,15 +101,68 @@ def render(template: str, messages: list[dict[str, str]]) -> str:
     return str(texts[0])
 
 
+@lru_cache(maxsize=4)
+def _control_tokens(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns of the special tokens, and of all tokens that a template writes around a text."""
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+    special = {token.content for token in added if token.special}
+    others = {token.content for token in added if token.content.startswith(("<", "["))}
+    return _any_of(special), _any_of(special | others)
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(filter(None, texts), key=lambda text: (-len(text), text))
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def mark(tokenizer: Any, text: str, role: str = "user") -> str:
+    """Mark the control tokens in a text, so that `encode` reads their characters.
+
+    In a model's own turns these are the special tokens alone: templates look for tokens such as `</think>` there.
+    """
+    special, every = _control_tokens(tokenizer)
+    pattern = special if role == "assistant" else every
+    return pattern.sub(lambda token: token[0][0] + _MARK + token[0][1:], text.replace(_MARK, ""))
+
+
+def prompt_text(tokenizer: Any, messages: Iterable[Mapping[str, str]]) -> str:
+    """Return the prompt that the chat template makes of messages, for `encode`. Raises what the template does."""
+    marked = [{**message, "content": mark(tokenizer, message["content"], message["role"])} for message in messages]
+    return str(tokenizer.apply_chat_template(marked, add_generation_prompt=True, tokenize=False))
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text alone, with its control tokens unless they are marked."""
+    # The backend is used directly: transformers' wrapper changes its settings and is not thread-safe. It releases the
+    # GIL only in `encode_batch`, hence the batch of one.
+    (encoding,) = tokenizer.backend_tokenizer.encode_batch([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    if _MARK not in text:
+        return ids
+    return [token for token, (start, end) in zip(ids, encoding.offsets, strict=True) if text[start:end] != _MARK]
+
+
+def end_of_turn(tokenizer: Any) -> int | None:
+    """Return the special token that the chat template writes after an answer; None if there is none."""
+    try:
+        turns = [_QUESTION, {"role": "assistant", "content": _PROBE}]
+        after = str(tokenizer.apply_chat_template(turns, tokenize=False)).rpartition(_PROBE)[2].lstrip()
+    except Exception:  # Chat templates are third-party programs and may raise anything.
+        return None
+    token = _control_tokens(tokenizer)[0].match(after)
+    return tokenizer.convert_tokens_to_ids(token[0]) if token else None
+
+
 def _loses_system_messages(template: str) -> bool:
     """Return True if the template renders a user's message, and refuses or drops a system message before it."""
-    user = {"role": "user", "content": "a question"}
-    return _renders(template, [user]) and not _renders(template, [{"role": "system", "content": _PROBE}, user])
+    system = {"role": "system", "content": _PROBE}
+    return _renders(template, [_QUESTION]) and not _renders(template, [system, _QUESTION])
 
 
-def _renders(template: str, messages: list[dict[str, str]]) -> bool:
+def _renders(template: str, messages: list[dict[str, str]], part: str | None = None) -> bool:
+    """Return True if a template writes this part, by default the text of the first message."""
     try:
-        return messages[0]["content"] in render(template, messages)
+        return (messages[0]["content"] if part is None else part) in render(template, messages)
     except Exception:  # Chat templates are third-party programs and may raise anything.
         return False
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retroformer.config.experiment import Experiment
-from retroformer.errors import DamagedFile, MissingInput, first_line
+from retroformer.errors import ConfigError, DamagedFile, MissingInput, first_line
 from retroformer.files.bounded import MIB, read_text
 
 METRICS = "metrics.json"
@@ -127,6 +127,16 @@ def read_metrics(folder: Path) -> StageMetrics:
         raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {replacement_hint(folder)}") from None
     except ValueError as error:
         raise DamagedFile(f"{path} is damaged ({first_line(error)}): {replacement_hint(folder)}") from None
+
+
+def require_same_base(folder: Path, base_sha256: str) -> None:
+    """Raise ConfigError if the adapter in `folder` was trained on another base model, as its metrics record it."""
+    trained = read_metrics(folder).inputs.get("base") if (folder / METRICS).is_file() else None
+    if trained not in (None, base_sha256):
+        raise ConfigError(
+            f"The adapter in {folder} was trained on a base model with sha256 {str(trained)[:12]}, and "
+            f"train.base_model has {base_sha256[:12]}: set train.base_model to that model, or train the adapter again."
+        )
 
 
 def replacement_hint(folder: Path) -> str:

@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from retroformer.models.adapter_weights import SCORE_HEAD
+from retroformer.models.adapter_weights import SCORE_HEAD, lora_config
 from retroformer.run.provenance import ADAPTER_WEIGHTS
 
 WEIGHT = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<factor>[AB])\.weight")
-LAYER_SETTINGS = ("rank_pattern", "alpha_pattern", "use_dora", "fan_in_fan_out")
-"""Settings of peft that change the meaning of the two factors."""
 
 PACKED_FOR_TOKENS = 16
 """Tokens per pass that the weight layout is optimized for; 64 run as well as 16, and more only a little worse."""
@@ -126,17 +124,10 @@ def read_lora(folder: Path, *, scores: bool = False) -> LoraWeights:
 
     Raises ValueError or SafetensorError if the adapter is not plain LoRA, lacks its score head, or is damaged.
     """
-    from peft import PeftConfig
     from safetensors.torch import load_file
 
-    try:
-        config: Any = PeftConfig.from_pretrained(str(folder))
-        if config.peft_type != "LORA" or any(getattr(config, name) for name in LAYER_SETTINGS):
-            raise ValueError("only plain LoRA can be served")
-        rank, scaling = config.r, config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
-    # peft does not validate the settings in the file, so wrong types surface only when they are used.
-    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ValueError(f"its configuration cannot be read ({type(error).__name__} {error})") from error
+    config = lora_config(folder)
+    rank, scaling = config.r, config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
     head, factors = None, dict[str, dict[str, torch.Tensor]]()
     for name, weight in load_file(folder / ADAPTER_WEIGHTS).items():
         if scores and name.endswith(SCORE_HEAD):

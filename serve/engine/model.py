@@ -16,13 +16,14 @@ from pydantic import JsonValue
 
 from retroformer.errors import MissingInput, RetroformerError
 from retroformer.models.adapter_weights import require_fit
-from retroformer.models.loading import load_model, load_tokenizer
-from retroformer.models.precision import Quantization, guard_bnb_cpu, nf4
+from retroformer.models.loading import PROBE_TOKENS, end_tokens, load_model, load_tokenizer, replace_attention
+from retroformer.models.precision import Quantization, nf4
+from retroformer.models.prompt_template import encode, mark, prompt_text
 from retroformer.run.adapters import ADVISERS, REWARD
 
 from . import attention
 from .linear import LoraWeights, Spans, add_adapter, pack, read_lora, remove_adapter
-from .prefixes import Geometry
+from .prefixes import Geometry, PrefixStore
 from .slots import KeyValueSlots
 
 BASE = "__base__"
@@ -53,7 +54,7 @@ class Model:
         """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ.
 
         `template_settings` are those of `train.chat_template_kwargs`. Raises MissingInput if an adapter cannot be
-        loaded, DamagedFile if the base model cannot be read.
+        loaded, DamagedFile if the base model cannot be read, ConfigError if its architecture is not supported.
         """
         from transformers import AttentionInterface
         from transformers.utils import logging
@@ -63,24 +64,13 @@ class Model:
         self._tokenizer = load_tokenizer(folder, template_settings)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         in_4_bits = {"quantization_config": nf4(getattr(torch, dtype))} if quantization == "nf4" else {}
-        model = load_model(
-            folder, dtype=dtype, attn_implementation=attention.NAME, device_map={"": device}, **in_4_bits
-        )
-        guard_bnb_cpu(model)
-        config = model.config
-        self.geometry = Geometry(
-            layers=config.num_hidden_layers,
-            heads=config.num_key_value_heads,
-            head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-            dtype=model.dtype,
-            device=device,
-        )
-        self.quantization = _quantization(config)
+        model = load_model(folder, dtype=dtype, device_map={"": device}, **in_4_bits).eval()
+        replace_attention(model, attention.NAME, torch, lambda: self._measure(model))
+        self.quantization = _quantization(model.config)
         """Quantization of the base weights, such as `nf4`; `none` without one."""
-        self.context_tokens = _context(config)
-        ends = model.generation_config.eos_token_id
-        self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
-        self.vocabulary = int(config.vocab_size)
+        self.stop_tokens = end_tokens(folder, self._tokenizer)
+        """Tokens that end a turn; the first one is that of training."""
+        self.vocabulary = int(model.config.vocab_size)
         # Encoding a text of a few megabytes takes seconds, so a text that cannot fit is not encoded.
         self.longest_text = self.context_tokens * max(map(len, self._tokenizer.get_vocab()))
         """Length in characters above which a text certainly has more tokens than the context."""
@@ -90,11 +80,27 @@ class Model:
         self._score_heads_H = dict[str, torch.Tensor]()
         self._last_BH = torch.empty(0)
         """Input of the language head in the current pass; kept only with reward models."""
-        self._model = model.eval()
+        self._model = model
         self._load_all(adapters, rewards or {})
         pack(self._model)
         if rewards:
             self._model.get_output_embeddings().register_forward_pre_hook(self._keep_hidden)
+
+    def _measure(self, model: Any) -> dict[str, Any]:
+        """Read the shape of a model, and return the options of a pass over the first row of a batch."""
+        config = model.config
+        self.geometry = Geometry(
+            layers=config.num_hidden_layers,
+            heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+            head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self.context_tokens = _context(config)
+        slots = KeyValueSlots(self.geometry, PROBE_TOKENS, store := PrefixStore(self.geometry, 0))
+        slots.add(store.prefix([]))
+        batch, _ = slots.prepare_pass([min(PROBE_TOKENS, self.context_tokens)], [BASE])
+        return {"past_key_values": slots, "use_cache": True, "batch": batch}
 
     def _load_all(self, adapters: Mapping[str, Path], rewards: Mapping[str, Path]) -> None:
         """Load the first adapters: all are compared with the base before any of them renames its layers."""
@@ -108,12 +114,12 @@ class Model:
                 self._add(name, loras[name])
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of `text` itself, without a BOS token."""
-        # The backend tokenizer is used directly: transformers' wrapper changes its settings and is not thread-safe. It
-        # releases the GIL only in `encode_batch`, hence the batch of one.
-        (encoding,) = self._tokenizer.backend_tokenizer.encode_batch([text], add_special_tokens=False)
-        tokens: list[int] = encoding.ids
-        return tokens
+        """Return the tokens of a rendered prompt itself, without a BOS token."""
+        return encode(self._tokenizer, text)
+
+    def encode_content(self, text: str) -> list[int]:
+        """Return the tokens of a text in which nothing is a control token."""
+        return encode(self._tokenizer, mark(self._tokenizer, text))
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self._tokenizer.backend_tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -121,12 +127,11 @@ class Model:
 
     def turn(self, text: str) -> list[int]:
         """Return the tokens of `text` as a whole answer, as in training: with the end-of-turn token."""
-        return [*self.encode(text), self._tokenizer.eos_token_id]
+        return [*self.encode_content(text), self.stop_tokens[0]]
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return the prompt that the model's chat template makes of `messages`, ready for the answer."""
-        text: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-        return text
+        return prompt_text(self._tokenizer, messages)
 
     def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> PassResult:
         """Add columns[i] to row i of `slots`, and compute what follows the last token of each row.

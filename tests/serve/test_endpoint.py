@@ -95,7 +95,8 @@ def test_a_chat_reaches_the_model_in_its_own_template(client: openai.OpenAI, bas
         {"role": "user", "content": "What is the name of my cat?"},
     ]
     tokenizer = AutoTokenizer.from_pretrained(base)
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt = tokenizer(text, add_special_tokens=False).input_ids  # In a text, control tokens would be content.
     raw = client.completions.create(model="base", prompt=prompt, temperature=0, max_tokens=8)
     answer = client.chat.completions.create(model="base", messages=messages, temperature=0, max_tokens=8)  # type: ignore[arg-type]
     assert answer.choices[0].message.content == raw.choices[0].text

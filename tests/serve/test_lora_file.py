@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from retroformer.errors import DamagedFile
 from serve.engine.linear import read_lora
+from train.adapter import require_adapter
+
+WEIGHTS = "adapter_model.safetensors"
 
 
 def test_an_adapter_is_read_with_its_scale_and_must_be_plain_lora(tmp_path: Path) -> None:
@@ -59,6 +63,54 @@ def test_both_factors_must_have_the_rank_of_the_configuration(
     save_file(weights, tmp_path / "adapter_model.safetensors")
     with pytest.raises(ValueError, match=reason):
         read_lora(tmp_path)
+
+
+OTHERS: dict[str, Any] = {
+    "alora_invocation_tokens": [1, 2],
+    "use_dora": True,
+    "rank_pattern": {"q_proj": 2},
+    "alpha_pattern": {"q": 2},
+    "fan_in_fan_out": True,
+    "bias": "all",
+    "lora_bias": True,
+    "use_qalora": True,
+    "qalora_group_size": 8,
+    "trainable_token_indices": [1],
+    "layer_replication": [[0, 1]],
+    "target_parameters": ["w"],
+    "megatron_core": "x",
+    "eva_config": {"rho": 2},
+    "corda_config": {"a": 1},
+    "loftq_config": {"loftq_bits": 4},
+    "use_bdlora": {"a": 1},
+    "init_lora_weights": "pissa",
+    "arrow_config": {"a": 1},
+    "modules_to_save": ["lm_head"],
+    "layers_pattern": "h",
+    "exclude_modules": ["k_proj"],
+    "ensure_weight_tying": True,
+    "a_setting_of_next_year": "new",
+}
+"""Settings with which an adapter computes something else than plain LoRA."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_setting_that_plain_lora_has_not_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    LoraConfig(r=1, target_modules=["q_proj"]).save_pretrained(str(tmp_path))
+    path, layer = tmp_path / "adapter_config.json", "base_model.model.a.q_proj.lora_"
+    save_file({f"{layer}A.weight": torch.ones(1, 4), f"{layer}B.weight": torch.ones(4, 1)}, tmp_path / WEIGHTS)
+    plain = json.loads(path.read_text())
+    for value in (None, False, [], {}):
+        path.write_text(json.dumps(plain | {"a_setting_of_next_year": value}))
+        assert read_lora(tmp_path).factors
+    path.write_text(json.dumps(plain | {name: OTHERS[name]}))
+    with pytest.raises(ValueError, match=f"^its {name} is .*, and only plain LoRA can be trained and served$"):
+        read_lora(tmp_path)
+    with pytest.raises(DamagedFile, match=f"its {name} is "):
+        require_adapter(tmp_path)
 
 
 @pytest.mark.parametrize("changes", [{"peft_type": "NONE SUCH"}, {"r": "four"}, {"r": 0}, {"lora_alpha": None}])

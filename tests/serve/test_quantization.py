@@ -8,12 +8,13 @@ import torch
 
 from retroformer.config.file import load
 from retroformer.errors import ConfigError
+from retroformer.models.loading import load_adapter
 from serve.engine.model import Model
 from serve.engine.prefixes import Prefix, PrefixStore, token_budget
 from serve.engine.slots import KeyValueSlots
 from serve.served_names import served_names
 from tests.train.world import save_adapter, tiny_experiment
-from train.base import load_adapter, load_base
+from train.base import load_base
 
 IDS = [5, 6, 7, 20, 21, 22, 23, 24, 9]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

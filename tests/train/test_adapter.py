@@ -16,7 +16,10 @@ from safetensors.torch import load_file, save_file
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, NotFinite, ProvenanceError, RetroformerError
 from retroformer.method.records import Key, Message, Reflection
+from retroformer.run.provenance import folder_sha256
 from retroformer.run.store import open_store
+from serve.adapters import name_targets
+from serve.served_names import ServedNames
 from tests.support.killing import refused
 from tests.train.world import AUTHOR, TEMPLATE, collect, config_file, save_tiny_model, trained
 from train.__main__ import main
@@ -239,6 +242,34 @@ def test_a_base_with_code_of_its_own_is_refused_and_the_code_does_not_run(
     said = sentence(command(run, words, f"train.base_model={base}"), ConfigError)
     assert said.startswith(f"{base}/config.json names Python code of the model's own (auto_map)")
     assert not (base / "ran").exists()
+
+
+@pytest.mark.parametrize(("words", "adapter"), [*USES[:4], ("merge sft", "sft")])
+def test_an_adapter_on_another_base_of_the_same_shape_is_refused(
+    words: str, adapter: str, run: Run, tmp_path: Path
+) -> None:
+    base = shutil.copytree(run.base, tmp_path / "base")
+    put_number(7.0, base / "model.safetensors")
+    said = sentence(command(run, words, f"train.base_model={base}"), (ConfigError, ProvenanceError))
+    assert folder_sha256(run.base)[:12] in said
+    assert folder_sha256(base)[:12] in said
+    names = ServedNames(adapters={adapter: run_folder(adapter)}, aliases={}, best_of={}, quantization="none")
+    with pytest.raises(ConfigError, match=r"was trained on a base model with sha256 \w+, and train\.base_model has"):
+        name_targets(base, names)
+    assert name_targets(run.base, names)[adapter].model.adapter_sha256
+
+
+def run_folder(adapter: str) -> Path:
+    return Path("runs/tiny") / adapter
+
+
+@pytest.mark.parametrize("name", ["processor_config.json", "generation_config.json", "custom_generate/generate.py"])
+def test_code_that_any_other_file_of_a_base_names_is_refused(name: str, run: Run, tmp_path: Path) -> None:
+    base = shutil.copytree(run.base, tmp_path / "base")
+    (base / name).parent.mkdir(exist_ok=True)
+    (base / name).write_text(json.dumps({"auto_map": {"AutoProcessor": "own.Own"}}))
+    said = sentence(command(run, "warm", f"train.base_model={base}"), ConfigError)
+    assert said.startswith(f"{base / name.partition('/')[0]} names Python code of the model's own (")
 
 
 def test_a_base_that_lacks_weights_is_refused(run: Run, tmp_path: Path) -> None:

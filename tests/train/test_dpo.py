@@ -12,11 +12,12 @@ from torch import Tensor
 from retroformer.config.experiment import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import PreferencePair
+from retroformer.models.loading import load_adapter
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
 from train.__main__ import main
 from train.adapter import require_adapter
-from train.base import add_fresh_adapter, load_adapter, load_base, load_tokenizer, switched_to
+from train.base import add_fresh_adapter, load_base, load_tokenizer, switched_to
 from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import dpo_trainer, response_sums, train_by_dpo
 from train.group_trainer import GroupTrainer

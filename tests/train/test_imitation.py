@@ -5,9 +5,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from retroformer.models.loading import load_adapter
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.adapter import require_adapter
-from train.base import load_adapter, load_base, load_tokenizer
+from train.base import load_base, load_tokenizer
 from train.data.samples import AdviceText, samples
 from train.imitation import imitate
 from train.stage import finished, make_stage

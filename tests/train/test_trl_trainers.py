@@ -110,24 +110,23 @@ def test_a_sliding_window_needs_trl_and_its_stages_learn(workplace: Path) -> Non
         main(["ppo", str(config), "train.trainer=trl"])
 
 
-def test_a_model_that_caps_its_logits_needs_trl(tiny_base: Path, workplace: Path) -> None:
+def test_a_model_that_scales_its_logits_needs_trl(tiny_base: Path, workplace: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     base, taken = workplace / "base", ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
     shutil.copytree(tiny_base, base)
     shape = {name: getattr(AutoConfig.from_pretrained(base), name) for name in (*taken, "eos_token_id", "pad_token_id")}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 16}
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma2", **shape, **heads)).save_pretrained(base)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "logits_scaling": 8.0}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **shape, **heads)).save_pretrained(base)
     quick = {"learning_rate": 1e-2}
-    config = config_file(workplace, base, checkpoint_steps=50, sft=quick, reward=quick)
+    config = config_file(workplace, base, checkpoint_steps=50, sft=quick)
     collect(config)
-    with pytest.raises(ConfigError, match=r"attn_logit_softcapping=50.0 in its config.json.*: set train\.trainer=trl"):
+    with pytest.raises(ConfigError, match=r"logits_scaling=8.0 in its config.json.*: set train\.trainer=trl"):
         main(["sft", str(config)])
-    for stage in ("sft", "reward"):
-        main([stage, str(config), "train.trainer=trl"])
-        losses = metrics(workplace, stage)["losses"]
-        assert losses[-1] < losses[0], stage
-    with pytest.raises(ConfigError, match=r"attn_logit_softcapping=50.0 .*: train the reward model in place of DPO"):
+    main(["sft", str(config), "train.trainer=trl"])
+    losses = metrics(workplace, "sft")["losses"]
+    assert losses[-1] < losses[0]
+    with pytest.raises(ConfigError, match=r"logits_scaling=8.0 .*: train the reward model in place of DPO"):
         main(["dpo", str(config), "train.trainer=trl"])
 
 

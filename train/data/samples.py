@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from retroformer.errors import ConfigError
 from retroformer.method.rating import Rating
 from retroformer.method.records import DrawnToken, Message, PreferencePair
+from retroformer.models.prompt_template import encode, mark, prompt_text
 
 Prompt = tuple[Message, ...]
 
@@ -69,7 +70,7 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
     """
     messages = [message.model_dump() for message in prompt]
     try:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return encode(tokenizer, prompt_text(tokenizer, messages))
     except TemplateError as refusal:
         turns = ", ".join(message.role for message in prompt)
         raise ConfigError(
@@ -77,12 +78,11 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
             f"turns {turns} ({refusal}): put a chat_template.jinja that takes them into that folder, where training "
             "and serving read it, or set train.base_model to another model."
         ) from None
-    return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def response_ids(tokenizer: Any, text: str, is_cut: bool = False) -> list[int]:
     """Tokenise a reflection, and append the token that ends its turn unless the text `is_cut`."""
-    return [*tokenizer(text, add_special_tokens=False).input_ids, *([] if is_cut else [tokenizer.eos_token_id])]
+    return [*encode(tokenizer, mark(tokenizer, text)), *([] if is_cut else [tokenizer.eos_token_id])]
 
 
 def samples(tokenizer: Any, texts: Iterable[AdviceText]) -> Iterator[Sample]:

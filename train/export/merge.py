@@ -26,7 +26,8 @@ from retroformer.config.sections.train import Train
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.models.adapter_weights import require_fit
 from retroformer.models.embedded import base_model_folder
-from retroformer.models.loading import load_model
+from retroformer.models.loading import end_tokens, load_adapter, load_model
+from retroformer.models.loading import load_tokenizer as load_base_tokenizer
 from retroformer.models.precision import Dtype, serving_dtype
 from retroformer.models.prompt_template import prompt_template
 from retroformer.run.provenance import code_version, folder_sha256, package_versions
@@ -39,6 +40,7 @@ from ..data.samples import AdviceText, samples
 from ..stage import replacing
 
 FACTS = "merge.json"
+GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
 TEXTS = 8
 """Texts of the run on which logits are compared."""
@@ -204,14 +206,12 @@ def _write_merged(
     train: Train, adapter: Path, dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool
 ) -> tuple[Tensor, Tensor]:
     """Merge and save; return the logits of base plus adapter before merging, and those of the base alone."""
-    from peft import PeftModel
-
     if train.quantization == "none":
         base = load_base(train.model_copy(update={"dtype": dtype}), scores=scores)
     else:
         base = load_base(train, scores=scores).dequantize().to(getattr(torch, dtype))
     require_fit(base, adapter, scores=scores)
-    adapted: Any = PeftModel.from_pretrained(base, str(adapter)).eval()
+    adapted = load_adapter(base, adapter, trainable=False).eval()
     unmerged = logits(adapted, texts, scores=scores)
     with adapted.disable_adapter():
         plain = logits(adapted, texts, scores=scores)
@@ -223,9 +223,12 @@ def _write_merged(
 
 def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, JsonValue]) -> None:
     """Copy the base's tokenizer, and the entries of its config that transformers dropped but older programs read."""
-    for pattern in (*TOKENIZER_FILES, "generation_config.json"):
-        for path in base.glob(pattern):
-            shutil.copyfile(path, folder / path.name)
+    for path in (path for pattern in TOKENIZER_FILES for path in base.glob(pattern)):
+        shutil.copyfile(path, folder / path.name)
+    generation = next((path for path in (base / GENERATION, folder / GENERATION) if path.is_file()), None)
+    own = json.loads(generation.read_text(encoding="utf-8")) if generation else {}
+    ends = end_tokens(base, load_base_tokenizer(base, settings))
+    (folder / GENERATION).write_text(json.dumps(own | {"eos_token_id": list(ends)}, indent=2) + "\n", encoding="utf-8")
     if template := prompt_template(base, settings):
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     of_base, saved = (json.loads((at / "config.json").read_text(encoding="utf-8")) for at in (base, folder))

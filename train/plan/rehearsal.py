@@ -95,7 +95,7 @@ def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
     draw = sampling_settings(experiment, load_tokenizer(train), max(1, case.drawn))
-    draw = draw._replace(max_new_tokens=case.response_tokens, eos_id=model.vocabulary)
+    draw = draw._replace(max_new_tokens=case.response_tokens, ends=())
     answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
         optimizer = ppo.make_optimizer(model, train.ppo)

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.errors import NotFinite
 from retroformer.models.adapter_weights import load_lora, read_reward_adapter
+from retroformer.models.loading import load_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
 from ..integrity import LOWER_THE_RATE
@@ -77,8 +78,15 @@ class _Grid:
             layer.keys, layer.values = kept(layer.keys), kept(layer.values)
 
 
+def is_end(tokens: Tensor, ends: Sequence[int]) -> Tensor:
+    """Return which tokens end a turn."""
+    return torch.isin(tokens, torch.tensor(ends, dtype=tokens.dtype, device=tokens.device))
+
+
 @torch.no_grad()
-def sampled(trunk: Any, head: Any, prompts: Sequence[list[int]], length: int, pad_id: int, eos_id: int) -> Tensor:
+def sampled(
+    trunk: Any, head: Any, prompts: Sequence[list[int]], length: int, pad_id: int, ends: Sequence[int]
+) -> Tensor:
     """Return a response to each prompt, of at most `length` tokens, padded on the right, (B, T)."""
     grid = _Grid(prompts, trunk.device)
     # Drawn for all responses at once, so that a response does not depend on when others end.
@@ -91,7 +99,7 @@ def sampled(trunk: Any, head: Any, prompts: Sequence[list[int]], length: int, pa
         numbers = grid.number_UQ[goes_on_UQ]
         tokens = drawn(head(hidden_UQH[goes_on_UQ]), uniform_TB[step, numbers])
         response_BT[numbers, step] = tokens
-        grid.number_UQ[goes_on_UQ] = numbers.where(tokens != eos_id, _NONE)
+        grid.number_UQ[goes_on_UQ] = numbers.where(~is_end(tokens, ends), _NONE)
         if step + 1 == length or not bool(grid.occupied.any()):
             break
         grid.narrow()
@@ -140,12 +148,8 @@ class SharedBase(nn.Module):
     """
 
     def __init__(self, base: Any, sft: Path, reward: Path | None, *, gradient_checkpointing: bool = True) -> None:
-        from peft import PeftConfig, PeftModel
-
         super().__init__()
-        lora: Any = PeftConfig.from_pretrained(str(sft))
-        lora.inference_mode = False
-        self.language_model: Any = PeftModel.from_pretrained(base, sft, POLICY, is_trainable=True, config=lora)
+        self.language_model: Any = load_adapter(base, sft, POLICY)
         self.language_model.load_adapter(sft, REFERENCE)
         hidden_size: int = base.config.get_text_config().hidden_size
         self.score_head = nn.Linear(hidden_size, 1, bias=False, device=base.device).requires_grad_(False)
@@ -218,7 +222,7 @@ class SharedBase(nn.Module):
         return scores_R1[:, 0]
 
     @torch.no_grad()
-    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int, pad_id: int, eos_id: int) -> Tensor:
+    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int, pad_id: int, ends: Sequence[int]) -> Tensor:
         """Return a sampled response to each prompt, padded on the right, (B, T).
 
         Temperature is 1 and the distribution is not truncated, since PPO's ratio compares the policies themselves.
@@ -226,7 +230,7 @@ class SharedBase(nn.Module):
         head = self.language_model.get_base_model().get_output_embeddings()
         trunk = trunk_of(self.language_model)
         with computing(trunk), dense_attention(trunk):
-            return sampled(trunk, head, prompts, max_new_tokens, pad_id, eos_id)
+            return sampled(trunk, head, prompts, max_new_tokens, pad_id, ends)
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter into `folder`."""

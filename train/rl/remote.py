@@ -161,7 +161,7 @@ class RemoteSampler:
                     "prompt": prompt,
                     "seed": seed,
                     "max_tokens": draw.max_new_tokens,
-                    "stop_token_ids": [draw.eos_id],
+                    "stop_token_ids": list(draw.ends),
                 }
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]

@@ -14,10 +14,12 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.config.experiment import Experiment
+from retroformer.models.embedded import base_model_folder
+from retroformer.models.loading import end_tokens
 
 from .. import processes
 from ..shared_prompt.packed import Group, Packed, consecutive, divided, micro_batches, pack
-from .policy import SharedBase
+from .policy import SharedBase, is_end
 
 
 class Responses(NamedTuple):
@@ -97,8 +99,8 @@ class SamplingSettings(NamedTuple):
     at_once: int
     """Responses generated in one batch."""
     pad_id: int
-    eos_id: int
-    """The token that ends a turn."""
+    ends: tuple[int, ...]
+    """The tokens that end a turn."""
     seed: int
     """Seed of the choice of prompts and of the sampling."""
     micro_batch_tokens: int = 4096
@@ -126,7 +128,7 @@ def sampling_settings(experiment: Experiment, tokenizer: Any, at_once: int) -> S
         experiment.reflector.max_new_tokens,
         at_once,
         tokenizer.pad_token_id,
-        tokenizer.eos_token_id,
+        end_tokens(base_model_folder(experiment.train.base_model), tokenizer),
         experiment.seed,
         experiment.train.micro_batch_tokens,
     )
@@ -174,7 +176,7 @@ def respond(model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSetti
     model.eval()
 
     def sample_batch(first: int) -> Tensor:
-        return model.generate(prompts[first : first + draw.at_once], draw.max_new_tokens, draw.pad_id, draw.eos_id)
+        return model.generate(prompts[first : first + draw.at_once], draw.max_new_tokens, draw.pad_id, draw.ends)
 
     firsts = range(0, len(prompts), draw.at_once)
     batches = processes.each(firsts, sample_batch)
@@ -185,7 +187,7 @@ def respond(model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSetti
 
 def ended_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: SamplingSettings) -> Responses:
     """Replace what follows the end of a turn by padding."""
-    is_end_BT = response_BT == draw.eos_id
+    is_end_BT = is_end(response_BT, draw.ends)
     mask_BT = (is_end_BT.cumsum(dim=1) - is_end_BT.long()) == 0
     return Responses(prompts, response_BT.where(mask_BT, draw.pad_id), mask_BT.float(), ended_B=is_end_BT.any(dim=1))
 

@@ -14,16 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.config.sections.train import Lora
+from retroformer.models.loading import load_adapter
 
-from ..base import (
-    keep_trainables_in_fp32,
-    load_adapter,
-    lora_config,
-    save_memory,
-    save_one_adapter,
-    switched_to,
-    trainable,
-)
+from ..base import keep_trainables_in_fp32, lora_config, save_memory, save_one_adapter, switched_to, trainable
 from ..rl.policy import POLICY, REFERENCE
 from ..shared_prompt.packed import Group, Packed, pack
 from ..shared_prompt.reading import computing, hidden_states, response_readings, trunk_of

@@ -17,6 +17,7 @@ from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFa
 from retroformer.method.protocols import Agent, Move, OfferedActions, Scene
 from retroformer.method.records import Memory, Outcome, Task, Trajectory, Usage
 from retroformer.method.rollout import rollout
+from retroformer.models.prompt_template import encode, mark
 
 from ..rl.sampling import numbers_of_update
 from ..shared_prompt.packed import Group
@@ -74,7 +75,7 @@ class LearningActor:
                 "environment.name to another."
             )
         texts = (offered.prompt, *offered.continuations)
-        prompt, *actions = (list(self._tokenizer(text, add_special_tokens=False).input_ids) for text in texts)
+        prompt, *actions = (encode(self._tokenizer, mark(self._tokenizer, text)) for text in texts)
         state = Group(prompt, actions)
         if state.longest > self._max_length:
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Merged weights give the logits of base and adapter; if they do not, nothing is written."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ def test_merged_weights_give_the_logits_of_base_and_adapter(
     assert facts["model_sha256"] == folder_sha256(folder)
     assert facts["agreement"]["texts"] == 8
     assert "# sft of run tiny, merged" in (folder / "README.md").read_text()
+
+
+def test_merged_weights_name_all_ends_of_a_turn(tiny_base: Path, workplace: Path) -> None:
+    base = shutil.copytree(tiny_base, workplace / "base")
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9], "top_k": 7}))
+    merged = merge(load(trained(workplace, base)), "sft")
+    written = json.loads((merged / "generation_config.json").read_text())
+    assert written == {"eos_token_id": [2, 1, 9], "top_k": 7}
 
 
 def test_merged_weights_are_kept_until_the_adapter_changes(tiny_base: Path, workplace: Path) -> None:

@@ -20,7 +20,7 @@ from train.rl.sampling import Responses, SamplingSettings, ended_responses, prom
 from train.shared_prompt.packed import Group, Packed, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
+DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, ends=(END,), seed=0)
 NONE = math.nan
 REWARDS_NG = torch.tensor(
     [[1.0, 0.0, 0.0, 1.0], [0.3, 0.3, 0.3, 0.3], [3.0, NONE, 0.0, NONE], [NONE, NONE, 2.0, NONE], [NONE] * 4]

@@ -35,7 +35,7 @@ def said(experiment: Any, *texts: str) -> Responses:
     ids = [[*tokenizer(text, add_special_tokens=False).input_ids, END] for text in texts]
     width = max(map(len, ids))
     drawn_BT = torch.tensor([row + [PAD] * (width - len(row)) for row in ids])
-    return ended_responses([[5]] * len(texts), drawn_BT, SamplingSettings(0, 1, PAD, END, 0))
+    return ended_responses([[5]] * len(texts), drawn_BT, SamplingSettings(0, 1, PAD, (END,), 0))
 
 
 FAILURE = Failure(attempt_at(CAPITAL), Memory(), trial=1, accepted=0, prompt=prompt("capital"))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
 PAD, END = 0, 2
 FIRST_BAD_TOKEN = 130
-DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
+DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, ends=(END,), seed=0)
 
 
 class PaysForLowTokens(SharedBase):
@@ -178,7 +178,7 @@ def test_responses_are_sampled_in_batches_that_fit_beside_training(
         rows.append(len(logits_BV))
 
     model.language_model.get_base_model().get_output_embeddings().register_forward_hook(note)
-    responses = respond(model, PROMPTS, draw._replace(eos_id=-1, at_once=at_once or draw.at_once))
+    responses = respond(model, PROMPTS, draw._replace(ends=(), at_once=at_once or draw.at_once))
     assert rows == [size for size in sampled for _ in range(draw.max_new_tokens)]
     assert len(responses.tokens) == len(PROMPTS)
 

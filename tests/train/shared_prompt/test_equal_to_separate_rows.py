@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from retroformer.errors import ConfigError
+from retroformer.models.loading import load_adapter
 from tests.train.world import save_adapter, tiny_experiment
-from train.base import load_adapter, load_base
+from train.base import load_base
 from train.dpo import POLICY, REFERENCE, DirectPreference, policy_and_reference
 from train.group_trainer import Objective
 from train.imitation import Imitation
