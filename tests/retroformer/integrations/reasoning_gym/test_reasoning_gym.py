@@ -138,7 +138,6 @@ def test_tasks_are_collected_and_advice_on_their_failures_is_rated(
             ROOT / "configs/reasoning-gym.yaml",
             f"actor.endpoint.base_url={server.url}",
             f"reflector.endpoint.base_url={server.url}",
-            "loop.environment_processes=1",
             "collect={tasks: 12, candidates: 1, written: 3}",
         )
         asyncio.run(rate_reflections(config))
