@@ -29,15 +29,20 @@ LONGEST_NAME = 500
 """Largest number of bytes of a name: a database's index holds only short keys."""
 
 
-def _check_name(most: int, name: str) -> str:
-    if not is_storable(name):
+def _check_text(text: str) -> str:
+    if not is_storable(text):
         raise ValueError("it holds NUL or half a character, which no database stores")
+    return text
+
+
+def _check_length(most: int, name: str) -> str:
     if (size := len(name.encode())) > most:
         raise ValueError(f"it has {size} bytes: a name has at most {most}")
     return name
 
 
-Name = Annotated[str, AfterValidator(partial(_check_name, LONGEST_NAME))]
+StorableText = Annotated[str, AfterValidator(_check_text)]
+Name = Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAME))]
 KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 
@@ -329,7 +334,7 @@ class Key(Record):
     """Natural key of a fact within an experiment."""
 
     arm: Name
-    task_id: Annotated[str, AfterValidator(partial(_check_name, LONGEST_NAME + len("@0123456789ab")))]
+    task_id: Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAME + len("@0123456789ab")))]
     """`Task.key` of the task."""
     trial: Annotated[int, Field(ge=0, le=LAST_TRIAL)] = 0
     candidate: KeyNumber = 0

@@ -12,8 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from retroformer.errors import ConfigError, InfrastructureFailure, RetroformerError, StoreError
 from retroformer.method.records import Reflection, Trajectory
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
-from retroformer.run.store.database import UnstorableFact
-from retroformer.run.store.rows import NewFact
+from retroformer.run.store.rows import NewFact, UnstorableFact
 
 _FACTS_AT_ONCE = 200
 """Largest number of facts in one transaction."""

@@ -37,8 +37,6 @@ _DATABASES = ("sqlite", "postgresql")
 """Schemes of the addresses of stores, without the driver."""
 _TEMPORARY_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
 """SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
-_FACT_STATES = ("22", "54")
-"""Prefixes of SQLSTATE codes of values that a database does not take."""
 _TEMPORARY_WORDS = (
     "database is locked",
     "database table is locked",
@@ -57,10 +55,6 @@ _CREATION_LOCK = 0x726574726F
 """Key of PostgreSQL's advisory lock on creating the tables: the letters of `retro`."""
 
 _log = logging.getLogger(__name__)
-
-
-class UnstorableFact(StoreError):
-    """A database does not take the values of a fact; it takes others."""
 
 
 class Database:
@@ -194,8 +188,6 @@ class Database:
             if isinstance(error, RetroformerError):
                 raise  # It is of an import: the transaction has read its facts from a file.
             reason = _reason(error)
-            if isinstance(error, exc.DBAPIError) and _concerns_fact(error):
-                raise UnstorableFact(f"The store {self.url} cannot hold a fact ({reason}): shorten it.") from error
             raise StoreError(f"The store {self.url} cannot be used ({reason}): {_hint(reason)}.") from error
 
 
@@ -246,12 +238,6 @@ def _is_temporary(error: exc.DBAPIError) -> bool:
         return str(state).startswith(_TEMPORARY_STATES)
     words = str(error.orig).lower()
     return error.connection_invalidated or any(temporary in words for temporary in _TEMPORARY_WORDS)
-
-
-def _concerns_fact(error: exc.DBAPIError) -> bool:
-    """Return True if the values of a fact are the fault: they are too long, or out of a type's range."""
-    state = getattr(error.orig, "sqlstate", None)
-    return str(state).startswith(_FACT_STATES) if state else isinstance(error, exc.DataError)
 
 
 def _inodes(file: Path | None) -> list[int | None]:

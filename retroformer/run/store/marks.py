@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 import sqlalchemy as sa
 from pydantic import Field
 
-from retroformer.method.records import Name, Record
+from retroformer.method.records import Name, Record, StorableText
 from retroformer.run.store.database import Database
 from retroformer.run.store.rows import Parser
 from retroformer.run.store.schema import MARKS
@@ -24,7 +24,7 @@ class Mark(Record):
     verdict: Verdict
     """right or wrong: whether the advice understood the failure; leaking: it gives the solution away; empty: the mark
     was taken back."""
-    note: Annotated[Name, Field(max_length=4000)] = ""
+    note: Annotated[StorableText, Field(max_length=4000)] = ""
     marked_at: datetime
 
 

@@ -19,7 +19,6 @@ from retroformer.errors import StoreError
 from retroformer.files.bounded import MIB, size
 from retroformer.files.text import storable
 from retroformer.method.records import Key, Outcome, Record, Reflection, Trajectory, Usage
-from retroformer.run.store.database import UnstorableFact
 from retroformer.run.store.schema import INVALIDS, LONGEST_FACT_BYTES, REFLECTIONS, TRAJECTORIES, USAGE
 
 SomeRecord = TypeVar("SomeRecord", bound=Record)
@@ -60,6 +59,10 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_cleaned(item) for item in value]
     return value
+
+
+class UnstorableFact(StoreError):
+    """A fact is too long for a store; others are not."""
 
 
 class NewTrajectory(NamedTuple):
