@@ -31,10 +31,6 @@ BUDGET_SHARES = (0.25, 0.5, 0.75, 1.0)
 _Spending = list[tuple[float, float]]
 
 
-def _tokens(usage: Usage) -> int:
-    return usage.prompt_tokens + usage.completion_tokens
-
-
 class EqualBudget:
     """Chapter on the tasks solved within a budget of tokens or calls per task, actor and reflector together."""
 
@@ -56,7 +52,7 @@ class EqualBudget:
             advice = {trial: reflection.usage for trial, reflection in seed.reflections.items()}
             usages = [seed.attempts[trial].usage + advice.get(trial, Usage()) for trial in valid]
             for spent, costs in (
-                (self._tokens, map(_tokens, usages)),
+                (self._tokens, (one.tokens for one in usages)),
                 (self._calls, (one.calls for one in usages)),
             ):
                 totals = list(accumulate(costs))
@@ -117,10 +113,10 @@ def _row(arm: ArmResult, costs: Sequence[_Cost]) -> list[Cell]:
     return [
         arm_cell(arm.name),
         number(sum(cost.experience.calls for cost in costs) / len(costs), ",.0f"),
-        number(sum(_tokens(cost.experience) for cost in costs) / len(costs), ",.0f"),
+        number(sum(cost.experience.tokens for cost in costs) / len(costs), ",.0f"),
         number(sum(cost.tokens for cost in costs) / len(costs), ",.0f"),
         number(fmean(measured), ",.0f") if measured else Cell(words=DASH),
-        *(number(spent / tasks, ",.1f") for spent in (arm.usage.calls, _tokens(arm.usage))),
+        *(number(spent / tasks, ",.1f") for spent in (arm.usage.calls, arm.usage.tokens)),
     ]
 
 

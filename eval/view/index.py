@@ -289,7 +289,7 @@ def _row(story: Story) -> dict[str, object]:
         "worst": min(ratings, default=None),
         "flags": _flag_list(flag for turn in story.turns for flag in turn.flags),
         "actions": sum(len(attempt.steps) for attempt in attempts),
-        "tokens": sum(attempt.usage.prompt_tokens + attempt.usage.completion_tokens for attempt in attempts),
+        "tokens": sum(attempt.usage.tokens for attempt in attempts),
         "advice": next((turn.advice[:_SHOWN_CHARACTERS] for turn in reversed(story.chain) if turn.advice.strip()), ""),
     }
 

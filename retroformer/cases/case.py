@@ -28,7 +28,6 @@ from retroformer.method.records import (
     LAST_TRIAL,
     OMIT_EMPTY,
     OMIT_NONE,
-    THINKING,
     ChatMessage,
     ContentPart,
     Ending,
@@ -48,6 +47,8 @@ from retroformer.run.store.rows import stored_time
 _ROUNDING = 1e-6
 """Largest error of a rating or score that another program wrote."""
 
+_THINKING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
+"""Fields of other programs' messages that hold a model's thinking."""
 CASE_BYTES = 16 * MIB
 """Largest case, as JSON."""
 MOST_NUMBER = 1023
@@ -261,7 +262,7 @@ def _chat_messages(messages: list[Any]) -> list[Any]:
         with suppress(ValueError):
             return [message.model_dump(mode="json") for message in clean_messages(messages)]
     return [
-        {name: field for name, field in message.items() if name in own or (field and name not in THINKING)}
+        {name: field for name, field in message.items() if name in own or (field and name not in _THINKING)}
         if isinstance(message, dict)
         else message
         for message in messages

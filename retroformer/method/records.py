@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 
 from retroformer.files.text import is_storable
 
-THINKING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
-"""Fields of other programs' messages that hold a model's thinking."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of the OpenAI chat API."""
 OMIT_NONE = Field(exclude_if=lambda value: value is None)
@@ -23,8 +21,6 @@ _MOST_TOKENS = 10**10
 _MOST_DOLLARS = 1e12
 LAST_TRIAL = 9999
 """Largest number of a trial: readers go through all trials up to the last one."""
-_HIGHEST_NUMBER = 2**31 - 1
-"""Largest number of a candidate or repeat that a database column holds."""
 LONGEST_NAME = 500
 """Largest number of bytes of a name: a database's index holds only short keys."""
 
@@ -43,7 +39,8 @@ def _check_length(most: int, name: str) -> str:
 
 StorableText = Annotated[str, AfterValidator(_check_text)]
 Name = Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAME))]
-KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
+KeyNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Number of a candidate or repeat that a database column holds."""
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 
 
@@ -61,7 +58,6 @@ class Task(Record):
     split: str
     story: Annotated[str, OMIT_EMPTY] = ""
     """Mark of one of the times that an agent does the task where it runs; empty if the task is done once."""
-
     sha256: Annotated[str, OMIT_EMPTY] = ""
     """Hash of the task's content, if it stands in a file with others; empty if its environment hashes all its data."""
 
@@ -92,6 +88,10 @@ class Usage(Record):
         """Return the sum, which may exceed the bounds of a fact."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields}
         return Usage.model_construct(None, **sums)
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
 
     @property
     def of_fact(self) -> "Usage":
@@ -143,16 +143,10 @@ class ContentPart(Record):
         return own | {"data": {name: value for name, value in part.items() if name not in own}}
 
 
-def _known_role(role: str) -> str:
-    if role not in ROLES:
-        raise ValueError(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
-    return role
-
-
 class ChatMessage(Record):
     """One message of a conversation, in the form of the OpenAI chat API."""
 
-    role: Annotated[str, AfterValidator(_known_role)]
+    role: Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
     content: str | tuple[ContentPart, ...] | None = None
     tool_calls: Annotated[tuple[ToolCall, ...], OMIT_EMPTY] = ()
     tool_call_id: Annotated[str | None, OMIT_NONE] = None

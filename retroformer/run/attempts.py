@@ -48,11 +48,8 @@ class Budget:
     def check(self) -> None:
         """Check the accounts, and thereby that the store answers. Raises BudgetExhausted, StoreError."""
         spent = self.spent()
-        tokens = spent.prompt_tokens + spent.completion_tokens
-        for name, used, limit in (
-            ("tokens", tokens, self.limits.tokens),
-            ("dollars", spent.dollars, self.limits.dollars),
-        ):
+        for name in ("tokens", "dollars"):
+            used, limit = getattr(spent, name), getattr(self.limits, name)
             if limit is not None and used >= limit:
                 raise BudgetExhausted(
                     f"The budget of {limit:g} {name} is spent ({used:g}). Finished work is stored: "

@@ -184,6 +184,6 @@ def _attempt(choices: Sequence[Choice], trajectory: Trajectory) -> PlayedEpisode
         "actions": float(len(steps)),
         "entropy_played": fmean(choice.entropy for choice in choices),
         "same_as_served": fmean(choice.same_as_served for choice in choices),
-        "tokens_played": float(trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens),
+        "tokens_played": float(trajectory.usage.tokens),
     }
     return PlayedEpisode(steps, facts)
