@@ -131,7 +131,11 @@ class DocumentReflector:
 
 
 class PlaceboArm(Arm):
-    """Advice that another arm wrote for another task: does any change of course help as much?"""
+    """Advice that another arm wrote for another task: does any change of course help as much?
+
+    It plays after its source, which must have finished, and draws at random among advice of the same trial where there
+    is any. Beside its own settings it has those of every arm (`Arm`).
+    """
 
     kind: Literal["placebo"] = "placebo"
     of: str
