@@ -7,7 +7,6 @@ appendix E.2 ends with the word "Reflection:", so an answer may begin with that 
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 
 from retroformer.environments.extras import TaskFacts
@@ -24,7 +23,7 @@ from retroformer.files.document import (
     table,
 )
 from retroformer.method.records import Reflection, Trajectory
-from retroformer.method.repetition import COPIED_WORDS, RESTATEMENT_SHARE, DistinctCounter, copied_share
+from retroformer.method.repetition import COPIED_WORDS, RESTATEMENT_SHARE, DistinctCounter, copied_share, text_before
 
 from .evaluation import ReportInput
 
@@ -84,7 +83,7 @@ class AdviceTelemetry:
 
     def _add(self, stored: str, reflection: Reflection, failure: Trajectory | None) -> None:
         text = reflection.text
-        structure, copies = read_structure(text), copied_share(text, _source(reflection, failure))
+        structure, copies = read_structure(text), copied_share(text, text_before(reflection, failure))
         self._models[stored].add(reflection.author.model)
         self._copied[stored] += copies
         for counter in self._distinct[stored]:
@@ -116,15 +115,6 @@ class AdviceTelemetry:
         if rows:
             form = table(_HEADER, rows, "The form of the reflections.")
             yield chapter("How the reflections were written", _NOTE, form)
-
-
-def _source(reflection: Reflection, failure: Trajectory | None) -> str:
-    if reflection.prompt:
-        return reflection.prompt[-1].content
-    if failure is None:
-        return ""
-    steps = ((step.thought, step.action, step.observation) for step in failure.steps)
-    return "\n".join((failure.opening, *chain.from_iterable(steps)))
 
 
 class Structure(NamedTuple):

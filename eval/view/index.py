@@ -4,7 +4,6 @@ It is a SQLite file in the cache folder, never in the run. Facts are immutable, 
 the hash of its facts has changed. Losing the file costs only the time to build it again.
 """
 
-import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from retroformer.coach.stories.story import Story, Turn
 from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
 from retroformer.method.records import Outcome, Trajectory
+from retroformer.method.repetition import words_of
 from retroformer.run.store.rows import ArmCounts
 
 
@@ -248,7 +248,7 @@ def _delete_story(connection: sqlite3.Connection, key: tuple[str, str, str]) -> 
     """Remove a story and its advice, if there is one."""
     connection.execute(f"DELETE FROM story {_OWN}", key)
     for row in connection.execute(f"SELECT author, text FROM advice {_OWN}", key).fetchall():
-        less = [(row["author"], word) for word in set(_words(row["text"]))]
+        less = [(row["author"], word) for word in set(words_of(row["text"]))]
         connection.executemany("UPDATE author_word SET pieces = pieces - 1 WHERE author = ? AND word = ?", less)
     connection.execute(f"DELETE FROM advice {_OWN}", key)
 
@@ -260,16 +260,12 @@ def _write_advice(connection: sqlite3.Connection, key: tuple[str, str, str], tur
     query = "SELECT id FROM author WHERE run = ? AND arm = ? AND model = ?"
     (number,) = connection.execute(query, author).fetchone()
     text = turn.advice[:_KEPT_CHARACTERS]
-    words = _words(text)
+    words = words_of(text)
     written_at = turn.written_at.isoformat() if turn.written_at is not None else ""
     row = (*key, number, turn.rating, len(words), _flag_list(turn.flags), written_at, text)
     connection.execute(f"INSERT INTO advice VALUES ({', '.join('?' * len(row))})", row)
     query = "INSERT INTO author_word VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET pieces = pieces + 1"
     connection.executemany(query, [(number, word) for word in sorted(set(words))])
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
 
 
 def _row(story: Story) -> dict[str, object]:

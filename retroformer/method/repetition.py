@@ -6,6 +6,9 @@ repetition counts, and a quoted observation counts as much as a quoted action.
 
 import re
 from collections.abc import Sequence
+from itertools import chain
+
+from retroformer.method.records import Reflection, Trajectory
 
 COPIED_WORDS = 4
 """A sequence of this many words that is also in the source counts as copied."""
@@ -13,9 +16,13 @@ RESTATEMENT_SHARE = 0.5
 """Share of its n-grams that a text must copy from an attempt to count as restating it."""
 
 
+def words_of(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
 def n_grams(text: str, n: int) -> list[tuple[str, ...]]:
     """Return all sequences of `n` consecutive words, in order."""
-    words = re.findall(r"\w+", text.lower())
+    words = words_of(text)
     return [tuple(words[start : start + n]) for start in range(len(words) - n + 1)]
 
 
@@ -52,3 +59,13 @@ def copied_share(text: str, source: str, elsewhere: str = "") -> float:
     here, there = set(n_grams(source, COPIED_WORDS)), set(n_grams(elsewhere, COPIED_WORDS))
     grams = n_grams(text, COPIED_WORDS)
     return sum(gram in here and gram not in there for gram in grams) / len(grams) if grams else 0.0
+
+
+def text_before(reflection: Reflection, failure: Trajectory | None) -> str:
+    """Return what the reflector read last: the end of its prompt, else the attempt."""
+    if reflection.prompt:
+        return reflection.prompt[-1].content
+    if failure is None:
+        return ""
+    steps = ((step.thought, step.action, step.observation) for step in failure.steps)
+    return "\n".join((failure.opening, *chain.from_iterable(steps)))

@@ -1,16 +1,14 @@
 """One story: the attempts at a task, the advice between them, and what each piece of advice was worth."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import chain
 from statistics import fmean
 
 from retroformer.method.records import Key, Outcome, Reflection, Step, Task, Trajectory
-from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share
+from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share, text_before, words_of
 
 FLAGS = {
     "blank": "The advice is empty.",
@@ -142,8 +140,8 @@ def flags_of(turn: Turn, path: Sequence[Turn], leaks: Leaks | None = None) -> tu
     checks = {
         "blank": not turn.advice.strip(),
         "truncated": reflection.usage.completion_tokens >= limit and reflection.usage.calls == 1,
-        "copy": copied_share(turn.advice, _source(reflection, failure)) >= RESTATEMENT_SHARE,
-        "repeated plan": _words(turn.advice) in [_words(earlier.advice) for earlier in path if earlier.reflection],
+        "copy": copied_share(turn.advice, text_before(reflection, failure)) >= RESTATEMENT_SHARE,
+        "repeated plan": words_of(turn.advice) in [words_of(earlier.advice) for earlier in path if earlier.reflection],
         "same steps": failure is not None
         and attempt is not None
         and attempt.outcome is not Outcome.INVALID
@@ -151,16 +149,3 @@ def flags_of(turn: Turn, path: Sequence[Turn], leaks: Leaks | None = None) -> tu
         "leak": leaks is not None and bool(before) and bool(turn.advice.strip()) and leaks(turn.advice, before),
     }
     return tuple(name for name in FLAGS if checks[name])
-
-
-def _source(reflection: Reflection, failure: Trajectory | None) -> str:
-    """Return what the reflector read last: the end of its prompt, else the failure."""
-    if reflection.prompt:
-        return reflection.prompt[-1].content
-    if failure is None:
-        return ""
-    return "\n".join(chain.from_iterable((step.thought, step.action, step.observation) for step in failure.steps))
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())

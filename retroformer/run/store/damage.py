@@ -13,17 +13,18 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.files import durable
 from retroformer.files.text import sha256_of
 from retroformer.method.records import Reflection, Trajectory
-from retroformer.run.store.database import Database
+from retroformer.run.store.database import Database, parse_url
 from retroformer.run.store.schema import (
     ACCOUNTS,
     ARMS,
     CHECKSUM,
     CONDITIONS,
+    FACTS,
     INVALIDS,
     KEY,
     REFLECTIONS,
@@ -32,7 +33,6 @@ from retroformer.run.store.schema import (
     USAGE,
 )
 
-_FACTS = (TRAJECTORIES, REFLECTIONS, INVALIDS)
 _NUMBER = "id"
 """Column that the database fills, so no checksum covers it."""
 
@@ -65,7 +65,7 @@ def _faults(database: Database, experiment: str) -> Iterator[str]:
         if first != "ok":
             yield " ".join(str(first).split())
     conditions, spent = set[tuple[str, str]](), dict[str, list[float]]()
-    for table in _FACTS:
+    for table in FACTS:
         for row in database.stream(sa.select(table).where(_of(table, experiment))):
             fact = row._asdict()
             if fact[CHECKSUM] != checksum(fact):
@@ -127,10 +127,15 @@ class Recovery(NamedTuple):
 def recover(url: str | SecretUrl) -> Recovery:
     """Copy every readable fact of the SQLite file at `url` into a new file beside it. The old file is not changed.
 
-    Raises ConfigError if `url` names no SQLite file, MissingInput if there is none, and StoreError if nothing in it can
-    be read, or the new file exists or cannot be written.
+    Raises ConfigError if `url` names a server, MissingInput if there is no file, and StoreError if nothing in it can be
+    read, or the new file exists or cannot be written.
     """
-    damaged = _file(SecretUrl(url))
+    parsed = parse_url(SecretUrl(url))
+    if parsed.get_backend_name() != "sqlite":
+        raise ConfigError("Only a SQLite store is one file that can be recovered: use the backups of your server.")
+    damaged = Path(str(parsed.database))
+    if not damaged.is_file():
+        raise MissingInput(f"No store at {damaged}: nothing to recover.")
     saved = damaged.with_name(f"{damaged.stem}.recovered{damaged.suffix}")
     if saved.exists():
         raise StoreError(f"{saved} exists already: move it away and run again.")
@@ -141,27 +146,15 @@ def recover(url: str | SecretUrl) -> Recovery:
         counts = _copy(damaged, unfinished)
         if not counts["trajectories"] + counts["reflections"]:
             raise StoreError(f"Nothing in {damaged} can be read: restore a copy of it.")
-        _complete(unfinished)
+        # Create the missing tables, and fill those that are derived from the facts.
+        with closing(Database(sqlite_url(unfinished))) as database:
+            database.write(_fill)
         durable.rename(unfinished, saved)
     except sqlite3.Error as error:
         raise StoreError(f"{saved} cannot be written ({error}): check the disk and run again.") from error
     finally:
         _remove(unfinished)
     return Recovery(counts["trajectories"], counts["reflections"], saved)
-
-
-def _file(url: SecretUrl) -> Path:
-    """Return the file of a SQLite store. Raises ConfigError, MissingInput."""
-    try:
-        parsed = sa.make_url(url.secret_url())
-    except (sa.exc.ArgumentError, ValueError):
-        raise ConfigError(f"store={url} is not the address of a store: write it as sqlite:///PATH.") from None
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        raise ConfigError("Only a SQLite store is one file that can be recovered: use the backups of your server.")
-    damaged = Path(parsed.database)
-    if not damaged.is_file():
-        raise MissingInput(f"No store at {damaged}: nothing to recover.")
-    return damaged
 
 
 def _remove(database: Path) -> None:
@@ -198,13 +191,6 @@ def _definitions(source: sqlite3.Connection) -> dict[str, str]:
     return {table: statements[table] for table in _RECOVERED_TABLES if table in statements}
 
 
-def _complete(path: Path) -> None:
-    """Create the missing tables, and fill those that are derived from the facts."""
-    url = sa.URL.create("sqlite", database=str(path)).render_as_string()
-    with closing(Database(url)) as database:
-        database.write(_fill)
-
-
 def _fill(connection: sa.Connection) -> None:
     """Bind each unbound arm to the conditions of its facts, and charge all usage to the empty accounts."""
     facts = sa.union(*(sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS)))
@@ -214,7 +200,7 @@ def _fill(connection: sa.Connection) -> None:
     unbound = sa.select(*names, sa.func.min(arms.c.conditions_sha256)).where(~bound).group_by(*names)
     connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], unbound))
     columns = ("experiment", "arm", *USAGE)
-    consumed = sa.union_all(*(sa.select(*(table.c[name] for name in columns)) for table in _FACTS)).subquery()
+    consumed = sa.union_all(*(sa.select(*(table.c[name] for name in columns)) for table in FACTS)).subquery()
     keys, sums = [consumed.c.experiment, consumed.c.arm], [sa.func.sum(consumed.c[name]) for name in USAGE]
     connection.execute(ACCOUNTS.insert().from_select(columns, sa.select(*keys, *sums).group_by(*keys)))
 

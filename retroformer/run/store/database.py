@@ -69,7 +69,7 @@ class Database:
         # The pool would log, with a traceback, errors that are retried or raised here.
         logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
         with self._translated():
-            parsed = _parsed(self.url)
+            parsed = parse_url(self.url)
             self._file = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
             if self._file is not None and not read_only:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def insert_into(table: sa.Table, connection: sa.Connection) -> "postgresql.Inser
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def _parsed(url: SecretUrl) -> sa.URL:
+def parse_url(url: SecretUrl) -> sa.URL:
     """Parse the address of a store. Raises StoreError, whose message never contains the password."""
     secret = url.secret_url()
     scheme, slashes, rest = secret.partition("://")

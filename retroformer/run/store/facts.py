@@ -29,9 +29,9 @@ from retroformer.run.store.schema import (
     ARMS,
     CHECKSUM,
     CONDITIONS,
+    FACTS,
     INVALIDS,
     KEY,
-    REFLECTIONS,
     TRAJECTORIES,
     UNDECLARED,
     USAGE,
@@ -144,7 +144,7 @@ class Store(FactReader):
         for arm in sorted(_bindable(facts) - self._bound):
             self._bind(connection, arm)
         first = set[int]()
-        for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
+        for table in FACTS:
             chosen = [(number, fact) for number, fact in enumerate(facts) if fact.table is table]
             if chosen:
                 first |= self._insert_into(connection, table, chosen)

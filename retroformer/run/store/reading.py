@@ -21,6 +21,7 @@ from retroformer.run.store.schema import (
     ARMS,
     CHECKSUM,
     CONDITIONS,
+    FACTS,
     INVALIDS,
     KEY,
     LEASES,
@@ -170,7 +171,7 @@ class FactReader:
     def arm_counts(self) -> Mapping[str, ArmCounts]:
         """Return the number of facts of each arm, 0 for an arm that has none."""
         counts = defaultdict[str, ArmCounts](ArmCounts)
-        for kind, table in zip(ArmCounts._fields, (TRAJECTORIES, REFLECTIONS, INVALIDS), strict=True):
+        for kind, table in zip(ArmCounts._fields, FACTS, strict=True):
             chosen = sa.select(table.c.arm, sa.func.count().label("facts")).where(table.c.experiment == self.experiment)
             for row in self._all(chosen.group_by(table.c.arm).order_by(table.c.arm)):
                 counts[row.arm] = counts[row.arm]._replace(**{kind: row.facts})
@@ -179,7 +180,7 @@ class FactReader:
     def fact_versions(self, arm: str) -> dict[str, str]:
         """Return a hash of the facts of each task, invalid ones included."""
         versions = defaultdict[str, "hashlib._Hash"](hashlib.sha256)
-        for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
+        for table in FACTS:
             order = (table.c.task_id, table.c.trial, table.c.candidate, table.c.repeat, table.c[CHECKSUM])
             chosen = sa.select(table.c.task_id, table.c[CHECKSUM]).where(self._of_arm(table, arm))
             for row in self._database.stream(chosen.order_by(*order)):

@@ -86,6 +86,7 @@ INVALIDS = sa.Table(
     sa.Column("stored_at", sa.String, nullable=False),
     _checksum_column(),
 )
+FACTS = (TRAJECTORIES, REFLECTIONS, INVALIDS)
 CONDITIONS = sa.Table(
     "condition_records",
     METADATA,
