@@ -29,7 +29,7 @@ LISTED = 2000
 """Number of games that `tasks` lists; later games can be played by id."""
 _SECOND_COPY = 0.3
 """Probability of one more copy of the wanted thing than the task needs."""
-_ID = re.compile(r"generated/(?P<split>\w+)/(?P<wish>[a-z]+-[a-z]+-[a-z]+)-(?P<index>\d{6,9})")
+_ID = re.compile(r"generated/(?P<split>\w+)/(?P<goal>[a-z]+-[a-z]+-[a-z]+)-(?P<index>\d{6,9})")
 
 SENTENCES: dict[Kind, tuple[str, str]] = {
     "look": ("look at {thing} under the {place}", "examine the {thing} with the {place}"),
@@ -57,7 +57,7 @@ _GOALS: dict[Kind, str] = {
 _PLACED = "(inReceptacle ?thing ?place) (objectType ?thing {thing}Type) (receptacleType ?place {place}Type)"
 
 
-class Wish(NamedTuple):
+class HouseholdGoal(NamedTuple):
     """Request of a task."""
 
     kind: Kind
@@ -69,7 +69,7 @@ class Wish(NamedTuple):
 class World(NamedTuple):
     """Room with things in it. Places and things are written as ALFWorld's entities: `Mug_bar_01`."""
 
-    wish: Wish
+    goal: HouseholdGoal
     sentence: str
     places: tuple[str, ...]
     where: dict[str, str]
@@ -107,7 +107,7 @@ class GeneratedGames:
         if real != task.id:
             raise UnknownTask(f"No generated game {task.id!r} with seed {self._seed}. Did you mean {real!r}?")
         random = _random(self._seed, "world", split, index)
-        world = draw_world(_wish(self._seed, split, index), self._section.receptacles, random)
+        world = draw_world(_goal(self._seed, split, index), self._section.receptacles, random)
         domain, texts = _alfworld_logic()
         texts = texts.replace("UNKNOWN GOAL", world.sentence)
         return in_grammar(Game(domain, texts, problem(world), walkthrough(world)), self._section.grammar)
@@ -122,14 +122,14 @@ def _listed(seed: int, split: str, wanted: tuple[Kind, ...]) -> tuple[Task, ...]
 
 
 def _task(seed: int, split: str, index: int) -> Task:
-    wish = _wish(seed, split, index)
-    name = f"{wish.kind}-{wish.thing.lower()}-{wish.place.lower()}-{index:06d}"
+    goal = _goal(seed, split, index)
+    name = f"{goal.kind}-{goal.thing.lower()}-{goal.place.lower()}-{index:06d}"
     return Task(id=f"generated/{split}/{name}", environment="alfworld", split=split)
 
 
-def _wish(seed: int, split: str, index: int) -> Wish:
+def _goal(seed: int, split: str, index: int) -> HouseholdGoal:
     block, position = divmod(index, len(KINDS))
-    return draw_wish(_kinds(seed, split, block)[position], _random(seed, "wish", split, index))
+    return draw_goal(_kinds(seed, split, block)[position], _random(seed, "wish", split, index))
 
 
 @lru_cache(maxsize=1024)
@@ -158,26 +158,26 @@ def _alfworld_logic() -> tuple[str, str]:
     return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
 
 
-def draw_wish(kind: Kind, random: Random) -> Wish:
+def draw_goal(kind: Kind, random: Random) -> HouseholdGoal:
     thing = random.choice(rooms.things_for(kind))
-    return Wish(kind, thing, random.choice(rooms.destinations_for(kind, thing)))
+    return HouseholdGoal(kind, thing, random.choice(rooms.destinations_for(kind, thing)))
 
 
-def draw_world(wish: Wish, receptacles: int, random: Random) -> World:
-    """Return a room of `receptacles` places in which the wish can be fulfilled and is not yet."""
-    room = rooms.THINGS[wish.thing].room
+def draw_world(goal: HouseholdGoal, receptacles: int, random: Random) -> World:
+    """Return a room of `receptacles` places in which the goal can be fulfilled and is not yet."""
+    room = rooms.THINGS[goal.thing].room
     stands = rooms.LAMP_STANDS.get(room)
     stand = _weighted(stands, random) if stands else None
-    needed = {*rooms.THINGS[wish.thing].homes, *filter(None, (stand, rooms.APPLIANCES.get(wish.kind)))}
-    if wish.kind != "look":
-        needed.add(wish.place)
+    needed = {*rooms.THINGS[goal.thing].homes, *filter(None, (stand, rooms.APPLIANCES.get(goal.kind)))}
+    if goal.kind != "look":
+        needed.add(goal.place)
     places = _draw_places(rooms.ROOMS[room], needed, receptacles, random)
-    where = {thing: _place_of(thing, wish, places, random) for thing in _draw_things(wish, places, random)}
+    where = {thing: _place_of(thing, goal, places, random) for thing in _draw_things(goal, places, random)}
     lamp = _entity(rooms.LAMP, 1) if stand else None
     if lamp:
         where[lamp] = random.choice([place for place in places if kind_of(place) == stand])
-    wording = random.choice(SENTENCES[wish.kind])
-    return World(wish, wording.format(thing=wish.thing.lower(), place=wish.place.lower()), places, where, lamp)
+    wording = random.choice(SENTENCES[goal.kind])
+    return World(goal, wording.format(thing=goal.thing.lower(), place=goal.place.lower()), places, where, lamp)
 
 
 def _draw_places(room: Mapping[str, tuple[int, int]], needed: set[str], number: int, random: Random) -> tuple[str, ...]:
@@ -189,25 +189,25 @@ def _draw_places(room: Mapping[str, tuple[int, int]], needed: set[str], number: 
     return tuple(_entity(kind, index) for kind in sorted(counts) for index in range(1, counts[kind] + 1))
 
 
-def _draw_things(wish: Wish, places: Sequence[str], random: Random) -> list[str]:
+def _draw_things(goal: HouseholdGoal, places: Sequence[str], random: Random) -> list[str]:
     """Return the wanted things and, about one per place, others that have a home here."""
-    wanted = 1 + (wish.kind == "two") + (wish.kind != "look" and random.random() < _SECOND_COPY)
+    wanted = 1 + (goal.kind == "two") + (goal.kind != "look" and random.random() < _SECOND_COPY)
     present = {kind_of(place) for place in places}
-    room = rooms.THINGS[wish.thing].room
+    room = rooms.THINGS[goal.thing].room
     others = [
         name
         for name, thing in rooms.THINGS.items()
-        if thing.room == room and name != wish.thing and not present.isdisjoint(thing.homes)
+        if thing.room == room and name != goal.thing and not present.isdisjoint(thing.homes)
     ]
     drawn = [random.choice(others) for _ in places]
-    counts = {wish.thing: wanted, **{name: min(drawn.count(name), 2) for name in others}}
+    counts = {goal.thing: wanted, **{name: min(drawn.count(name), 2) for name in others}}
     return [_entity(name, index) for name, count in counts.items() for index in range(1, count + 1)]
 
 
-def _place_of(thing: str, wish: Wish, places: Sequence[str], random: Random) -> str:
+def _place_of(thing: str, goal: HouseholdGoal, places: Sequence[str], random: Random) -> str:
     """Return a home with probability AT_HOME, else another fitting place; never the wanted thing's destination."""
     kind = kind_of(thing)
-    allowed = [place for place in places if kind != wish.thing or kind_of(place) != wish.place]
+    allowed = [place for place in places if kind != goal.thing or kind_of(place) != goal.place]
     present = {kind_of(place) for place in allowed}
     homes = {home: weight for home, weight in rooms.THINGS[kind].homes.items() if home in present}
     elsewhere = [place for place in allowed if kind_of(place) not in homes and rooms.fits(kind, kind_of(place))]
@@ -258,14 +258,15 @@ def problem(world: World) -> str:
         ),
     ]
     declared, inits = "\n".join(objects), "\n".join(f"({fact})" for fact in facts)
-    return f"(define (problem home)\n(:domain alfred)\n(:objects\n{declared})\n(:init\n{inits})\n{_goal(world.wish)})\n"
+    goal = _goal_condition(world.goal)
+    return f"(define (problem home)\n(:domain alfred)\n(:objects\n{declared})\n(:init\n{inits})\n{goal})\n"
 
 
-def _goal(wish: Wish) -> str:
-    condition = _GOALS[wish.kind].replace("{placed}", _PLACED).format(thing=wish.thing, place=wish.place)
-    if wish.kind == "look":
+def _goal_condition(goal: HouseholdGoal) -> str:
+    condition = _GOALS[goal.kind].replace("{placed}", _PLACED).format(thing=goal.thing, place=goal.place)
+    if goal.kind == "look":
         return f"(:goal {condition})"
-    variables = "?thing ?other - object" if wish.kind == "two" else "?thing - object"
+    variables = "?thing ?other - object" if goal.kind == "two" else "?thing - object"
     return f"(:goal (exists (?place - receptacle {variables}) (and {condition})))"
 
 
@@ -292,7 +293,7 @@ def _facts_of_things(world: World, location_of: Mapping[str, str]) -> Iterator[s
 
 def walkthrough(world: World) -> tuple[str, ...]:
     """Return winning commands in the grammar `move`, shortest for an agent that takes one thing after another."""
-    wish, entities = world.wish, (*world.places, *world.where)
+    goal, entities = world.goal, (*world.places, *world.where)
     shown = names(entity.lower() for entity in entities)
     name = {entity: shown[entity.lower()] for entity in entities}
     commands, at, opened = list[str](), "", set[str]()
@@ -310,17 +311,17 @@ def walkthrough(world: World) -> tuple[str, ...]:
     def first(kind: str) -> str:
         return next(place for place in world.places if kind_of(place) == kind)
 
-    things = [thing for thing in world.where if kind_of(thing) == wish.thing]
-    for thing in things[: 2 if wish.kind == "two" else 1]:
+    things = [thing for thing in world.where if kind_of(thing) == goal.thing]
+    for thing in things[: 2 if goal.kind == "two" else 1]:
         place = visit(world.where[thing])
         commands.append(f"take {name[thing]} from {place}")
-        if wish.kind == "look" and world.lamp:
+        if goal.kind == "look" and world.lamp:
             visit(world.where[world.lamp], opens=False)
             commands.append(f"use {name[world.lamp]}")
             break
-        if wish.kind in rooms.APPLIANCES:
-            place = visit(first(rooms.APPLIANCES[wish.kind]), opens=False)
-            commands.append(f"{wish.kind} {name[thing]} with {place}")
-        place = visit(first(wish.place))
+        if goal.kind in rooms.APPLIANCES:
+            place = visit(first(rooms.APPLIANCES[goal.kind]), opens=False)
+            commands.append(f"{goal.kind} {name[thing]} with {place}")
+        place = visit(first(goal.place))
         commands.append(f"move {name[thing]} to {place}")
     return tuple(commands)

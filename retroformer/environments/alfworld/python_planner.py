@@ -12,8 +12,8 @@ from retroformer.environments.alfworld.planner import Operator, Translation
 from retroformer.environments.alfworld.text_grammar import Bindings, Fact, Facts, Pattern, parse_query
 from retroformer.errors import EnvironmentFailure
 
-_HERE = "atlocation(a:agent, l:location) & receptacleatlocation(r:receptacle, l:location)"
-_CLOSED = "not_opened(r:receptacle)"
+_SAME_LOCATION = "atlocation(a:agent, l:location) & receptacleatlocation(r:receptacle, l:location)"
+_CLOSED_RECEPTACLE = "not_opened(r:receptacle)"
 
 
 class ActionRule(NamedTuple):
@@ -34,7 +34,7 @@ _RULES = (
     ActionRule("help", "a", "atlocation(a:agent, l:location)", ("checked a",)),
     ActionRule("inventory", "a", "atlocation(a:agent, l:location)", ("checked a",)),
     ActionRule("look", "a l", "atlocation(a:agent, l:location)", ("checked l",)),
-    ActionRule("examinereceptacle", "a r", _HERE, ("checked r",)),
+    ActionRule("examinereceptacle", "a r", _SAME_LOCATION, ("checked r",)),
     # The domain would also let one examine a thing in a place, but names a type there that no entity has.
     ActionRule("examineobject", "a o", "holds(a:agent, o:object)", ("checked o",)),
     ActionRule(
@@ -43,28 +43,34 @@ _RULES = (
         "atlocation(a:agent, lstart:location) & receptacleatlocation(r:receptacle, lend:location)",
         ("not_atlocation a lstart", "atlocation a lend"),
     ),
-    ActionRule("openobject", "a l r", f"{_HERE} & not_opened(r:receptacle)", ("opened r", "checked r")),
-    ActionRule("closeobject", "a l r", f"{_HERE} & openable(r:receptacle) & opened(r:receptacle)", ("not_opened r",)),
+    ActionRule("openobject", "a l r", f"{_SAME_LOCATION} & not_opened(r:receptacle)", ("opened r", "checked r")),
+    ActionRule(
+        "closeobject",
+        "a l r",
+        f"{_SAME_LOCATION} & openable(r:receptacle) & opened(r:receptacle)",
+        ("not_opened r",),
+    ),
     ActionRule(
         "pickupobject",
         "a l o r",
-        f"not_holdsany(a:agent) & {_HERE} & inreceptacle(o:object, r:receptacle) & pickupable(o:object)",
+        f"not_holdsany(a:agent) & {_SAME_LOCATION} & inreceptacle(o:object, r:receptacle) & pickupable(o:object)",
         ("not_inreceptacle o r", "holds a o", "holdsany a", "not_objectatlocation o l"),
-        _CLOSED,
+        _CLOSED_RECEPTACLE,
     ),
     ActionRule(
         "putobject",
         "a l o r ot rt",
-        f"holds(a:agent, o:object) & {_HERE} & objecttype(o:object, ot:otype) & receptacletype(r:receptacle, rt:rtype) "
-        "& cancontain(rt:rtype, ot:otype)",
+        f"holds(a:agent, o:object) & {_SAME_LOCATION} & objecttype(o:object, ot:otype) "
+        "& receptacletype(r:receptacle, rt:rtype) & cancontain(rt:rtype, ot:otype)",
         ("inreceptacle o r", "objectatlocation o l", "not_holds a o", "not_holdsany a"),
-        _CLOSED,
+        _CLOSED_RECEPTACLE,
     ),
     *(
         ActionRule(
             f"{verb}object",
             "a l r o",
-            f"holds(a:agent, o:object) & {verb}able(o:object) & {_HERE} & receptacletype(r:receptacle, {place}:rtype)",
+            f"holds(a:agent, o:object) & {verb}able(o:object) & {_SAME_LOCATION} "
+            f"& receptacletype(r:receptacle, {place}:rtype)",
             effects,
             constant=place,
         )
@@ -77,7 +83,7 @@ _RULES = (
     ActionRule(
         "toggleobject",
         "a l o r",
-        f"toggleable(o:object) & {_HERE} & inreceptacle(o:object, r:receptacle)",
+        f"toggleable(o:object) & {_SAME_LOCATION} & inreceptacle(o:object, r:receptacle)",
         ("istoggled o",),
     ),
     *(

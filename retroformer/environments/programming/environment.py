@@ -18,9 +18,9 @@ from pydantic import Field
 from retroformer.config.sections.base import Positive
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.environments.programming import judging
-from retroformer.environments.programming.judging import accepted
+from retroformer.environments.programming.judging import select_tests
 from retroformer.environments.programming.loading import load, problem_file
-from retroformer.environments.programming.problems import CheckedTest, Problem, ProblemSet, Verdict
+from retroformer.environments.programming.problems import Problem, ProblemSet, TestResult, Verdict
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
@@ -102,23 +102,23 @@ class ProgrammingEnvironment:
             observation = self._keep(self._problem, action.lstrip().removeprefix(TESTS))
             self._last = Transition(observation=observation, truncated=self._steps >= self._max_steps)
         else:
-            self._last = self._judged(self._problem, action)
+            self._last = self._verdict(self._problem, action)
         return self._last
 
     def _keep(self, problem: Problem, text: str) -> str:
         if not self._most_tests:
             return "No tests may be handed in here."
-        self._tests = accepted(problem, text, self._most_tests, self._seed)
+        self._tests = select_tests(problem, text, self._most_tests, self._seed)
         if not self._tests:
             example = _EXAMPLES[problem.language].format(name=problem.entry_point)
             return NO_TESTS.format(name=problem.entry_point, example=example)
         return "\n".join(("Tests kept:", *self._tests))
 
-    def _judged(self, problem: Problem, answer: str) -> Transition:
+    def _verdict(self, problem: Problem, answer: str) -> Transition:
         if len(answer) > _PROGRAM_CHARACTERS:
             return Transition(observation=TOO_LONG, terminated=True, tests_passed=False)
         program = problem.program(answer)
-        own = judging.check(problem, program, self._tests, self._limits).checked if self._tests else ()
+        own = judging.check(problem, program, self._tests, self._limits).results if self._tests else ()
         verdict = judging.judge(problem, program, self._limits).verdict
         if verdict is Verdict.HARNESS:
             raise EnvironmentFailure(f"The hidden tests of {problem.id} could not be run.")
@@ -132,11 +132,11 @@ class ProgrammingEnvironment:
         )
 
 
-def _report(own: tuple[CheckedTest, ...]) -> str:
+def _report(own: tuple[TestResult, ...]) -> str:
     if not own:
         return HANDED_IN
-    passed = [checked.test for checked in own if checked.verdict is Verdict.PASSED]
-    failed = [checked.feedback for checked in own if checked.verdict is not Verdict.PASSED]
+    passed = [result.test for result in own if result.verdict is Verdict.PASSED]
+    failed = [result.feedback for result in own if result.verdict is not Verdict.PASSED]
     messages = [UNCOMPILED, own[0].messages] if own[0].messages else []
     return "\n".join((TESTS_PASSED, *(passed or [NONE]), TESTS_FAILED, *(failed or [NONE]), *messages))
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 from retroformer.environments.programming import python_source, rust, rust_source, sandbox
 from retroformer.environments.programming.jail import controller
-from retroformer.environments.programming.problems import CheckedProgram, CheckedTest, Problem, Verdict, printable
+from retroformer.environments.programming.problems import Judgement, Problem, TestResult, Verdict, printable
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 from retroformer.errors import ServiceError
 
@@ -13,7 +13,7 @@ _OVERHEAD_SECONDS = 30.0
 """Time limit for building a jail, and for everything that is not a test, on a busy machine."""
 
 
-def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> CheckedProgram:
+def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> Judgement:
     """Judge a whole program by the problem's hidden tests, up to the first that does not pass.
 
     Raises ServiceError, MissingInput, EnvironmentFailure.
@@ -21,19 +21,19 @@ def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> CheckedPr
     return _checked(problem, program, problem.tests, limits, hidden=True)
 
 
-def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> CheckedProgram:
+def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> Judgement:
     """Judge a whole program by each of the tests that an agent wrote, independently. Raises like `judge`."""
     return _checked(problem, program, tests, limits, hidden=False)
 
 
-def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> CheckedProgram:
-    one_language = rust.checked if problem.language == "rust" else _python
-    return CheckedProgram(checked=one_language(problem, program, tests, limits, hidden) if tests else ())
+def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> Judgement:
+    one_language = rust.check_tests if problem.language == "rust" else _python
+    return Judgement(results=one_language(problem, program, tests, limits, hidden) if tests else ())
 
 
 def _python(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
-) -> tuple[CheckedTest, ...]:
+) -> tuple[TestResult, ...]:
     tests_as_jobs = [
         python_source.controller_test(index, test, problem.entry_point) for index, test in enumerate(tests)
     ]
@@ -50,20 +50,20 @@ def _python(
     outcome = sandbox.run(job, limits, seconds)
     results = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
     if outcome.complete:
-        return tuple(_checked_test(tests[index], *results[index]) for index in sorted(results))
-    return _broken_off(tests, results, outcome, hidden)
+        return tuple(_test_result(tests[index], *results[index]) for index in sorted(results))
+    return _incomplete_results(tests, results, outcome, hidden)
 
 
-def _checked_test(test: str, verdict: str, output: str) -> CheckedTest:
-    return CheckedTest(test=test, verdict=Verdict(verdict), output=printable(output))
+def _test_result(test: str, verdict: str, output: str) -> TestResult:
+    return TestResult(test=test, verdict=Verdict(verdict), output=printable(output))
 
 
-def _broken_off(
+def _incomplete_results(
     tests: tuple[str, ...], results: dict[int, tuple[str, str]], outcome: sandbox.JailOutcome, hidden: bool
-) -> tuple[CheckedTest, ...]:
+) -> tuple[TestResult, ...]:
     """Return the results of an incomplete jail: it ran out of time or memory, or failed itself."""
     last = max(results, default=-1) + 1
-    done = [_checked_test(tests[index], *results[index]) for index in sorted(results)]
+    done = [_test_result(tests[index], *results[index]) for index in sorted(results)]
     if last == len(tests):
         return tuple(done)
     verdict, why = Verdict.HARNESS, f"the jail broke down: {outcome.fault}"
@@ -71,9 +71,9 @@ def _broken_off(
         verdict, why = Verdict.TIMEOUT, "it took too long"
     elif outcome.exhausted:
         verdict, why = Verdict.CRASH, "the program and its tests together used more memory than they may"
-    broken = CheckedTest(test=tests[last], verdict=verdict, output=why)
+    broken = TestResult(test=tests[last], verdict=verdict, output=why)
     left = () if hidden else tests[last + 1 :]
-    return (*done, broken, *(CheckedTest(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
+    return (*done, broken, *(TestResult(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
 
 
 _STUB = """
@@ -95,7 +95,7 @@ def empty_test(problem: Problem) -> str | None:
     kind = "Object" if re.search(rf"\bclass {problem.entry_point}\b", problem.prompt) else "constant"
     for value in ("None", "object()"):
         try:
-            results = check(problem, _STUB.format(value=value, kind=kind), tests).checked
+            results = check(problem, _STUB.format(value=value, kind=kind), tests).results
         except ServiceError:
             # Where there is no sandbox, nothing is played either.
             return None
@@ -107,7 +107,7 @@ _CHARACTERS = 100_000
 """Maximum number of characters searched for tests; the rest of the text is ignored."""
 
 
-def accepted(problem: Problem, text: str, most: int, seed: int) -> tuple[str, ...]:
+def select_tests(problem: Problem, text: str, most: int, seed: int) -> tuple[str, ...]:
     """Return a sample of at most `most` valid tests of a text, each once, in text order (Reflexion, section 4.3).
 
     The syntax tree decides which Python tests are valid, the compiler which Rust tests are.

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from retroformer.environments.programming.judging import empty_test
 from retroformer.environments.programming.problems import Problem, ProblemSet
-from retroformer.environments.programming.python_source import called_names, complete_test, functions, parse
+from retroformer.environments.programming.python_source import called_names, complete_test, definitions, parse
 from retroformer.environments.programming.rust_source import parse_check, split_tests
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
@@ -42,7 +42,7 @@ _LINE_BYTES = MIB
 """Maximum size of one problem. The longest published one, of MBPP, has 6 kB."""
 _FILE_BYTES = 256 * MIB
 """Maximum size of a set, which is held in memory. MBPP, the largest, has 565 kB."""
-_WANTED = "correct it, or get a fresh copy"
+_INSTRUCTION = "correct it, or get a fresh copy"
 
 Row = dict[str, Any]
 Entry = TypeVar("Entry")
@@ -97,20 +97,20 @@ def _path(folder: Path, file: str) -> Path:
 
 
 def _lines(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
-    return tuple(json_rows(path, problem, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES))
+    return tuple(json_rows(path, problem, _INSTRUCTION, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES))
 
 
 def _whole(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
     rows = parse_json(read_text(path, _FILE_BYTES), str(path))
     if not isinstance(rows, list):
-        raise MissingInput(f"{path} cannot be read as problems (it is no list): {_WANTED}.")
+        raise MissingInput(f"{path} cannot be read as problems (it is no list): {_INSTRUCTION}.")
     problems = []
     for number, row in enumerate(rows, start=1):
         try:
             problems.append(problem(row))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise MissingInput(f"Problem {number} of {path} cannot be read ({what}): {_WANTED}.") from error
+            raise MissingInput(f"Problem {number} of {path} cannot be read ({what}): {_INSTRUCTION}.") from error
     return tuple(problems)
 
 
@@ -159,11 +159,11 @@ def _mbpp(row: Row) -> Problem:
 
 def _function_of(code: str, tests: list[str]) -> ast.FunctionDef:
     """Return the function under test: of those the solution defines, the one that the first test calls."""
-    tree, solution = parse(tests[0]), functions(code)
-    names = sorted(called_names(tree) & solution.keys()) if tree else []
-    if not names:
-        raise ValueError(f"no function of the solution is called by {tests[0]!r}")
-    return solution[names[0]]
+    tree, solution = parse(tests[0]), definitions(code)
+    for name in sorted(called_names(tree) & solution.keys()) if tree else []:
+        if isinstance(function := solution[name], ast.FunctionDef):
+            return function
+    raise ValueError(f"no function of the solution is called by {tests[0]!r}")
 
 
 def _signature(function: ast.FunctionDef, text: str) -> str:

@@ -28,7 +28,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
-class CheckedTest(Record):
+class TestResult(Record):
     test: str
     verdict: Verdict
     output: str = ""
@@ -49,17 +49,17 @@ class CheckedTest(Record):
         return f"{self.test}  # {' '.join(result.split())}"
 
 
-class CheckedProgram(Record):
+class Judgement(Record):
     """Results of all tests that were run; hidden tests stop at the first failure."""
 
-    checked: tuple[CheckedTest, ...]
+    results: tuple[TestResult, ...]
 
     @property
     def verdict(self) -> Verdict:
         """PASSED if at least one test was run and all passed; else the verdict of the first that did not pass."""
-        if not self.checked:
+        if not self.results:
             return Verdict.HARNESS
-        return next((test.verdict for test in self.checked if test.verdict != Verdict.PASSED), Verdict.PASSED)
+        return next((test.verdict for test in self.results if test.verdict != Verdict.PASSED), Verdict.PASSED)
 
 
 _SIGNATURE = re.compile(r"^( *)(?:async )?def ", re.MULTILINE)
@@ -87,13 +87,13 @@ class Problem(Record):
             return complete_program(answer if whole else self.prompt + answer)
         # The prompt's imports and definitions stay available; a definition of the same name replaces the prompt's.
         if self.entry_point not in definitions(answer):
-            return _continued(self.prompt, answer)
+            return _continue(self.prompt, answer)
         # A prompt that is a bare signature is not a program.
         start = self.prompt if parse(self.prompt) else f"{self.prompt.rstrip()}\n{_body_indent(self.prompt)}..."
         return f"{start}\n\n{answer}\n" if parse(start) else answer
 
 
-def _continued(prompt: str, body: str) -> str:
+def _continue(prompt: str, body: str) -> str:
     """Return the Python program of a prompt and a body; a body, or its first line, is indented anew if it has to be."""
     start, wanted = f"{prompt.expandtabs(4).rstrip()}\n", _body_indent(prompt)
     bodies = (body, f"    {body.lstrip()}", f"{wanted}{body.lstrip()}")

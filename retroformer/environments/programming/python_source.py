@@ -25,17 +25,12 @@ def parse(code: str) -> ast.Module | None:
             return None
 
 
-def functions(code: str) -> dict[str, ast.FunctionDef]:
-    """Return the functions that a module defines at its top level, by name; none if it is not Python."""
-    tree = parse(code)
-    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)} if tree else {}
-
-
-def definitions(code: str) -> set[str]:
-    """Return the names of the functions and classes that a module defines at its top level."""
+def definitions(code: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Return the functions and classes that a module defines at its top level, by name; none if it is not Python."""
     tree = parse(code)
     body = tree.body if tree else []
-    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return {node.name: node for node in body if isinstance(node, kinds)}
 
 
 def called_names(node: ast.AST) -> set[str]:
@@ -117,7 +112,7 @@ def controller_test(index: int, test: str, entry_point: str) -> dict[str, Any]:
     code = store_value(test)
     tree = parse(code) or ast.Module([], [])
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    names = (used - _bound(tree) - _BUILTINS) | (used & {entry_point})
+    names = (used - _bound_names(tree) - _BUILTINS) | (used & {entry_point})
     owners = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     modules = {node.id for node in owners if isinstance(node, ast.Name)} & names & sys.stdlib_module_names
     return {"index": index, "code": code, "names": sorted(names), "modules": sorted(modules - {entry_point})}
@@ -184,7 +179,7 @@ _SIMPLE = (ast.Assert, ast.Assign, ast.Expr, ast.FunctionDef, ast.Import, ast.Im
 def surely_checks(test: str, entry_point: str) -> bool:
     """Return True if an assertion that is always reached compares a result of the function with a constant."""
     tree = parse(test)
-    if tree is None or not tree.body or entry_point in _bound(tree):
+    if tree is None or not tree.body or entry_point in _bound_names(tree):
         return False
     blocks = [(tree.body, entry_point)]
     for node in tree.body:
@@ -209,7 +204,7 @@ def _compares(statement: ast.stmt, function: str) -> bool:
     return False
 
 
-def _bound(tree: ast.AST) -> set[str]:
+def _bound_names(tree: ast.AST) -> set[str]:
     bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):

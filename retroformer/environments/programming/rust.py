@@ -15,7 +15,7 @@ from typing import NamedTuple
 from retroformer.environments.programming import rust_source, sandbox
 from retroformer.environments.programming.jail import controller
 from retroformer.environments.programming.jail.confinement import BUILD
-from retroformer.environments.programming.problems import CheckedTest, Problem, Verdict, printable
+from retroformer.environments.programming.problems import Problem, TestResult, Verdict, printable
 from retroformer.environments.programming.rust_source import RustTest
 from retroformer.environments.programming.sandbox import COMPILING, DEFAULT, Limits
 from retroformer.errors import MissingInput
@@ -81,29 +81,29 @@ def _toolchain() -> _Toolchain:
     return _Toolchain(str(root / "bin" / "rustc"), str(root / "lib"), (str(root), "/usr", "/bin", "/etc/alternatives"))
 
 
-def checked(
+def check_tests(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
-) -> tuple[CheckedTest, ...]:
+) -> tuple[TestResult, ...]:
     """Return the result of each test; with hidden tests only up to the first that does not pass."""
     name = problem.entry_point
     try:
         parsed = tuple(rust_source.parse_check(test, name) if hidden else _own(test, name) for test in tests)
         kind = rust_source.result_type(problem.prompt, name)
         expected = _expected(parsed, name, kind)
-        source = rust_source.answering(program, name, [test.call for test in parsed], kind)
+        source = rust_source.answer_files(program, name, [test.call for test in parsed], kind)
         ran = _run(source, [[str(index)] for index in range(len(tests))], limits, hidden)
     except (ValueError, _JailFailure) as error:
-        return (CheckedTest(test=tests[0], verdict=Verdict.HARNESS, output=str(error)),)
+        return (TestResult(test=tests[0], verdict=Verdict.HARNESS, output=str(error)),)
     if not ran[0].good:
         messages = compiler_messages(ran[0].errors.decode(errors="replace")) or _errors(ran[0])
         return tuple(
-            CheckedTest(test=test, verdict=Verdict.CRASH, output="does not compile", messages=messages)
+            TestResult(test=test, verdict=Verdict.CRASH, output="does not compile", messages=messages)
             for test in (tests[:1] if hidden else tests)
         )
     results = []
     for test, value, result in zip(tests, expected, ran[1:], strict=False):
-        verdict, output = _judged(result, value, limits)
-        results.append(CheckedTest(test=test, verdict=verdict, output=printable(output[:_SHOWN])))
+        verdict, output = _verdict(result, value, limits)
+        results.append(TestResult(test=test, verdict=verdict, output=printable(output[:_SHOWN])))
         if hidden and verdict != Verdict.PASSED:
             break
     return tuple(results)
@@ -131,7 +131,7 @@ def _compile(problem: Problem, tests: tuple[str, ...]) -> bool:
     try:
         parsed = tuple(_own(test, name) for test in tests)
         stub = rust_source.complete_program(problem.prompt + " unimplemented!() ")
-        source = rust_source.answering(stub, name, [test.call for test in parsed], kind)
+        source = rust_source.answer_files(stub, name, [test.call for test in parsed], kind)
         if tests and not _run(source, [], COMPILING, False, "--emit=metadata")[0].good:
             return False
         _expected(parsed, name, kind)
@@ -156,9 +156,9 @@ def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple
     if not tests:
         return ()
     values = [(test.value, rust_source.type_of(test.call, entry_point, kind)) for test in tests]
-    ran = _run(rust_source.expecting(values), [[]], DEFAULT, True)
+    ran = _run(rust_source.expectation_files(values), [[]], DEFAULT, True)
     if not ran[0].good:
-        ran = _run(rust_source.expecting(values, comparable=True), [[]], DEFAULT, True)
+        ran = _run(rust_source.expectation_files(values, comparable=True), [[]], DEFAULT, True)
     if not ran[0].good:
         raise ValueError(f"the test does not compile: {_errors(ran[0])}")
     values_as_text = tuple(ran[1].printed.split("\n"))
@@ -190,7 +190,7 @@ def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bo
     return ran
 
 
-def _judged(ran: _RunResult, expected: str, limits: Limits) -> tuple[Verdict, str]:
+def _verdict(ran: _RunResult, expected: str, limits: Limits) -> tuple[Verdict, str]:
     if ran.late or controller.ProcessEnd(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
         return Verdict.TIMEOUT, f"no answer within {limits.cpu_seconds} s"
     if ran.much:

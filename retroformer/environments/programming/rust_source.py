@@ -223,7 +223,7 @@ _IMPORTS = "#[allow(unused_imports)] use std::collections::*;"
 _QUIET = "#![allow(warnings)]\n"
 
 
-def answering(program: str, entry_point: str, calls: list[str], kind: str) -> dict[str, str]:
+def answer_files(program: str, entry_point: str, calls: list[str], kind: str) -> dict[str, str]:
     """Return the files of a program that, given an index as argument, prints the result of that call as a `kind`.
 
     The judged code begins the file `solution.rs`, so the compiler's line numbers are those of the code.
@@ -247,7 +247,7 @@ pub fn answer(number: usize) {{
     return {PROGRAM: f"{_QUIET}{_SHOW}\nmod solution;\n{main}\n", "solution.rs": solution}
 
 
-def expecting(values: list[tuple[str, str]], comparable: bool = False) -> dict[str, str]:
+def expectation_files(values: list[tuple[str, str]], comparable: bool = False) -> dict[str, str]:
     """Return the file of a program that prints all expected values, given with their types, one per line.
 
     comparable: a value may be of any type that compares with its type, as a literal does with a String.

@@ -49,9 +49,9 @@ class GoalSource(NamedTuple):
     """{"instruction": ..., "instruction_attributes": [...]}, or a list of those with `instruction_options` added."""
 
 
-def make_goals(kind: GoalKind, wanted: Iterable[GoalSource], generator: random.Random) -> Iterator[ShoppingGoal]:
+def make_goals(kind: GoalKind, sources: Iterable[GoalSource], generator: random.Random) -> Iterator[ShoppingGoal]:
     """Yield all goals of these products, not yet shuffled."""
-    for item in wanted:
+    for item in sources:
         yield from _synthetic(item, generator) if kind == "synthetic" else _human(item, generator)
 
 
@@ -67,25 +67,25 @@ def recorded_goal(row: Mapping[str, Any]) -> ShoppingGoal:
     )
 
 
-def _synthetic(wanted: GoalSource, generator: random.Random) -> Iterator[ShoppingGoal]:
+def _synthetic(source: GoalSource, generator: random.Random) -> Iterator[ShoppingGoal]:
     """Yield one goal per combination of the product's options, all with the same price limit."""
-    limit, limit_text = _price_limit(wanted.price, generator)
-    named = sorted(wanted.product.options)
+    limit, limit_text = _price_limit(source.price, generator)
+    named = sorted(source.product.options)
     for values in itertools.product(*(values for _, values in named)):
         options = tuple((name, value) for (name, _), value in zip(named, values, strict=True))
         option_text = ", and ".join(f"{name}: {value}" for name, value in options)
-        instruction = wanted.texts["instruction"] + (f" with {option_text}" if options else "") + limit_text
-        attributes = tuple(wanted.texts["instruction_attributes"])
-        yield ShoppingGoal(wanted.product.asin, instruction, attributes, options, limit)
+        instruction = source.texts["instruction"] + (f" with {option_text}" if options else "") + limit_text
+        attributes = tuple(source.texts["instruction_attributes"])
+        yield ShoppingGoal(source.product.asin, instruction, attributes, options, limit)
 
 
-def _human(wanted: GoalSource, generator: random.Random) -> Iterator[ShoppingGoal]:
+def _human(source: GoalSource, generator: random.Random) -> Iterator[ShoppingGoal]:
     """Yield one goal per instruction that names attributes."""
-    for text in wanted.texts:
+    for text in source.texts:
         if attributes := tuple(text["instruction_attributes"]):
-            limit, limit_text = _price_limit(wanted.price, generator)
+            limit, limit_text = _price_limit(source.price, generator)
             instruction = text["instruction"].strip(".") + limit_text
-            yield ShoppingGoal(wanted.product.asin, instruction, attributes, tuple(text["instruction_options"]), limit)
+            yield ShoppingGoal(source.product.asin, instruction, attributes, tuple(text["instruction_options"]), limit)
 
 
 def _price_limit(price: float, generator: random.Random) -> tuple[float, str]:

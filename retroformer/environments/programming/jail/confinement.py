@@ -49,22 +49,22 @@ def build_root(visible: Iterable[str], hidden: Iterable[str], build_bytes: int) 
         Path("/tmp").symlink_to(WORK)
     if build_bytes:
         Path(BUILD).mkdir()
-        fresh(BUILD, build_bytes, 4096)
+        mount_empty(BUILD, build_bytes, 4096)
     linux.detach(_OLD)
     Path(_OLD).rmdir()
     linux.restrict_mount("/", LOCKED, recursive=False)
 
 
-def fresh(folder: str, size: int, files: int) -> None:
+def mount_empty(folder: str, size: int, files: int) -> None:
     """Mount an empty in-memory file system on `folder`, of `size` bytes and `files` files. Raises OSError."""
     options = f"mode=777,size={size},nr_inodes={files + 1}"
     linux.mount("tmpfs", folder, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
 
 
-def fresh_work(size: int, files: int) -> None:
+def mount_work(size: int, files: int) -> None:
     """Give this process alone an empty WORK, and make BUILD read-only for it. Raises OSError."""
     linux.unshare("mount")
-    fresh(WORK, size, files)
+    mount_empty(WORK, size, files)
     os.chdir(WORK)
 
 

@@ -131,21 +131,21 @@ class Controller:
                 if report != PASSED:
                     break
                 yield test["index"], *PASSED
-        solution, testing = _stopped(self._candidates), _stopped(self._testers)
+        solution, testing = _stop(self._candidates), _stop(self._testers)
         if report != PASSED:
-            yield test["index"], *self._judged(report, solution, testing)
+            yield test["index"], *self._verdict(report, solution, testing)
 
     def _start(self, tests: list[dict[str, Any]]) -> socket.socket:
         """Start the solution and its tests, connected to each other; return the socket of the reports."""
         wire.send(self._candidates, ("solution", self._work["source"]))
         work = {name: self._work[name] for name in ("preamble", "entry_point")}
         work |= {"tests": tests, "answer_bytes": self._limits["answer_bytes"]}
-        with _received(self._candidates) as channel:
+        with _receive_socket(self._candidates) as channel:
             wire.send(self._testers, ("tests", work))
             socket.send_fds(self._testers, [b"."], [channel.fileno()])
-        return _received(self._testers)
+        return _receive_socket(self._testers)
 
-    def _judged(self, report: Result | None, solution: "ProcessEnd", testing: "ProcessEnd") -> Result:
+    def _verdict(self, report: Result | None, solution: "ProcessEnd", testing: "ProcessEnd") -> Result:
         limit = self._limits["cpu_seconds"]
         timeout = "timeout", f"no answer within {limit} s"
         if report == LATE:
@@ -162,7 +162,7 @@ class Controller:
         return "crash", f"the program's answer cannot be compared: the test's process {testing}"
 
 
-def _received(orders: socket.socket) -> socket.socket:
+def _receive_socket(orders: socket.socket) -> socket.socket:
     """Return the socket that a supervisor passes with its answer. Raises Unconfined."""
     _answer(orders)
     _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
@@ -206,6 +206,6 @@ class ProcessEnd:
         return f"was ended by {name}"
 
 
-def _stopped(orders: socket.socket) -> ProcessEnd:
+def _stop(orders: socket.socket) -> ProcessEnd:
     wire.send(orders, ("stop",))
     return ProcessEnd(*wire.receive(orders, _JOB_BYTES))

@@ -108,7 +108,7 @@ def _start_solution(orders: socket.socket, source: str, limits: JailLimits) -> i
     own_end, child_end = socket.socketpair()
 
     def confine() -> None:
-        confinement.fresh_work(limits["file_bytes"], limits["files"])
+        confinement.mount_work(limits["file_bytes"], limits["files"])
         drop_rights(limits)
 
     with own_end, child_end:
@@ -164,7 +164,7 @@ def _command(
     errors, errors_end = os.pipe()
 
     def confine() -> None:
-        confinement.fresh_work(limits["file_bytes"], limits["files"])
+        confinement.mount_work(limits["file_bytes"], limits["files"])
         if not compiling:
             linux.restrict_mount(confinement.BUILD, confinement.LOCKED)
         drop_rights(limits, processes=compiling, programs=True)

@@ -56,7 +56,7 @@ class Tester:
                 self._try(test, namespace)
             except BaseException as error:  # The test's own, or the solution's.
                 caught = error
-            verdict, output = self._judged(caught, namespace)
+            verdict, output = self._verdict(caught, namespace)
             wire.send(self._reports, (verdict, output[:SHOWN]))
             if verdict != "passed":
                 return
@@ -141,7 +141,7 @@ class Tester:
         self._raised_text = f"{name}: {text}"
         raise error
 
-    def _judged(self, caught: BaseException | None, namespace: dict[str, Any]) -> tuple[str, str]:
+    def _verdict(self, caught: BaseException | None, namespace: dict[str, Any]) -> tuple[str, str]:
         """Return the test's verdict and output. Notes taken on the way take precedence over the test's own result."""
         if self._unsendable:
             return "harness", self._unsendable
@@ -154,8 +154,8 @@ class Tester:
         if caught is self._raised:
             return "crash", self._raised_text
         if isinstance(caught, AssertionError):
-            return "wrong", _shown(namespace.get(SEEN, caught))
-        return "wrong", f"{type(caught).__name__}: {_shown(caught)}"
+            return "wrong", _value_text(namespace.get(SEEN, caught))
+        return "wrong", f"{type(caught).__name__}: {_value_text(caught)}"
 
 
 class RemoteFunction:
@@ -198,7 +198,7 @@ def _update(argument: Any, new: Any) -> None:
         argument.update(new)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     try:
         text = str(value) if isinstance(value, BaseException) else repr(value)
     except Exception:

@@ -10,7 +10,7 @@ import pytest
 from retroformer.environments.alfworld import generated_rooms as rooms
 from retroformer.environments.alfworld.engine import GameEngine
 from retroformer.environments.alfworld.environment import Alfworld, check_grammar
-from retroformer.environments.alfworld.generated_games import GeneratedGames, draw_wish, draw_world, kind_of
+from retroformer.environments.alfworld.generated_games import GeneratedGames, draw_goal, draw_world, kind_of
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.python_planner import PythonPlanner
 from retroformer.errors import ConfigError, UnknownTask
@@ -108,9 +108,9 @@ def test_things_are_in_their_homes_with_the_declared_probability() -> None:
     places: dict[str, Counter[str]] = {}
     for index in range(2000):
         chance = random.Random(index)
-        world = draw_world(draw_wish(chance.choice(rooms.KINDS), chance), 14, chance)
+        world = draw_world(draw_goal(chance.choice(rooms.KINDS), chance), 14, chance)
         for thing, place in world.where.items():
-            if kind_of(thing) != world.wish.thing and thing != world.lamp:
+            if kind_of(thing) != world.goal.thing and thing != world.lamp:
                 places.setdefault(kind_of(thing), Counter())[kind_of(place)] += 1
     at_home = sum(count[home] for thing, count in places.items() for home in rooms.THINGS[thing].homes)
     total = sum(count.total() for count in places.values())
@@ -124,12 +124,12 @@ def test_a_wanted_thing_may_be_in_its_home_and_never_at_its_destination() -> Non
     homes = Counter[bool]()
     for index in range(1500):
         chance = random.Random(index)
-        wish = draw_wish(chance.choice(rooms.KINDS), chance)
-        world = draw_world(wish, 10, chance)
+        goal = draw_goal(chance.choice(rooms.KINDS), chance)
+        world = draw_world(goal, 10, chance)
         for thing, place in world.where.items():
-            if kind_of(thing) == wish.thing:
-                assert kind_of(place) != wish.place
-                homes[kind_of(place) in rooms.THINGS[wish.thing].homes] += 1
+            if kind_of(thing) == goal.thing:
+                assert kind_of(place) != goal.place
+                homes[kind_of(place) in rooms.THINGS[goal.thing].homes] += 1
     assert homes[True] / homes.total() == pytest.approx(rooms.AT_HOME, abs=0.03)
 
 

@@ -15,7 +15,7 @@ import pytest
 from retroformer.environments.programming import sandbox
 from retroformer.environments.programming.judging import check, judge
 from retroformer.environments.programming.loading import load
-from retroformer.environments.programming.problems import CheckedProgram, Problem, Verdict
+from retroformer.environments.programming.problems import Judgement, Problem, Verdict
 from retroformer.environments.programming.sandbox import Limits
 from tests.support.data import DATA, needs_data
 from tests.support.killing import children_of
@@ -30,8 +30,8 @@ def _problem(*tests: str, entry_point: str = "f", preamble: str = "") -> Problem
     return Problem(id="one", language="python", prompt="", entry_point=entry_point, tests=tests, preamble=preamble)
 
 
-def _outputs(judgement: CheckedProgram) -> list[tuple[str, str]]:
-    return [(test.verdict.value, test.output) for test in judgement.checked]
+def _outputs(judgement: Judgement) -> list[tuple[str, str]]:
+    return [(test.verdict.value, test.output) for test in judgement.results]
 
 
 def _all_pass(problems: Sequence[Problem]) -> None:
@@ -91,7 +91,7 @@ def test_each_test_of_an_agents_own_is_run_and_reported_separately() -> None:
 
     judgement = check(_problem(), program, tests, TIGHT)
 
-    assert [test.feedback for test in judgement.checked] == [
+    assert [test.feedback for test in judgement.results] == [
         "assert f(1) == 1  # passed",
         "assert f(2) == 1  # failed: no answer within 1 s",
         "assert f(3) == 1  # failed: KeyError: 'three' (line 7)",
@@ -105,7 +105,7 @@ def test_a_test_that_ends_its_process_is_a_failure_of_that_test_alone() -> None:
 
     judgement = check(_problem(), "def f(x):\n    return x", tests)
 
-    verdicts = [test.verdict for test in judgement.checked]
+    verdicts = [test.verdict for test in judgement.results]
     assert verdicts == [Verdict.PASSED, Verdict.HARNESS, Verdict.PASSED]
 
 
@@ -119,7 +119,7 @@ def test_a_test_that_never_ends_is_a_timeout_and_the_next_one_is_run() -> None:
     judgement = check(_problem(), "def f(x):\n    return x", tests, limits)
 
     assert ends.verdict is Verdict.PASSED
-    assert [test.verdict for test in judgement.checked] == [Verdict.TIMEOUT, Verdict.TIMEOUT, Verdict.WRONG]
+    assert [test.verdict for test in judgement.results] == [Verdict.TIMEOUT, Verdict.TIMEOUT, Verdict.WRONG]
 
 
 def test_a_test_that_disturbs_its_process_fails_alone() -> None:
@@ -134,7 +134,7 @@ for found in [found for found in gc.get_objects() if isinstance(found, socket.so
 
     judgement = check(_problem(), "def f(x):\n    return x", (disturb, "assert f(1) == 1"))
 
-    assert [test.verdict for test in judgement.checked] == [Verdict.HARNESS, Verdict.PASSED]
+    assert [test.verdict for test in judgement.results] == [Verdict.HARNESS, Verdict.PASSED]
 
 
 def test_a_test_has_no_authority_over_what_is_started() -> None:
@@ -192,7 +192,7 @@ def test_an_unconfined_program_is_not_run_and_the_harness_reports_it() -> None:
     judgement = judge(_problem("assert f(1) == 1"), "def f(x):\n    return x", more_files_than_any_file_system_holds)
 
     assert judgement.verdict == Verdict.HARNESS
-    assert "the jail broke down: OSError: [Errno 22] mounting on /work" in judgement.checked[0].output
+    assert "the jail broke down: OSError: [Errno 22] mounting on /work" in judgement.results[0].output
 
 
 KILL = """
@@ -222,8 +222,8 @@ def test_a_test_that_kills_or_floods_everything_within_reach_fails_alone() -> No
 
     judgement = check(_problem(), "def f(x):\n    return x", tests)
 
-    assert [test.verdict for test in judgement.checked[3:]] == [Verdict.PASSED, Verdict.WRONG]
-    assert [test.verdict for test in judgement.checked[:2]] == [Verdict.HARNESS, Verdict.HARNESS]
+    assert [test.verdict for test in judgement.results[3:]] == [Verdict.PASSED, Verdict.WRONG]
+    assert [test.verdict for test in judgement.results[:2]] == [Verdict.HARNESS, Verdict.HARNESS]
 
 
 def test_an_endless_value_is_the_programs_own_failure() -> None:
@@ -277,7 +277,7 @@ assert f('queue') == collections.deque([1])
 def test_output_of_code_can_be_stored_and_shown() -> None:
     judgement = judge(_problem("assert f(1) == 2"), "def f(x):\n    raise ValueError('a\\0b\\ud800\\x1b[31m\\u00e9')")
 
-    assert judgement.checked[0].output == "ValueError: a\\x00b\\ud800\\x1b[31m\u00e9 (line 2)"
+    assert judgement.results[0].output == "ValueError: a\\x00b\\ud800\\x1b[31m\u00e9 (line 2)"
 
 
 def test_a_list_changed_in_place_is_seen_by_the_test() -> None:
@@ -324,7 +324,7 @@ def test_a_solution_may_be_called_like_a_built_in_function_and_use_a_file_of_its
 def test_judgements_are_deterministic() -> None:
     program = "import random\ndef f():\n    return [random.random(), sorted({'a', 'b', 'c'}, key=hash), hash('x')]"
 
-    first, second = (check(_problem(), program, ("assert f() == 0",)).checked[0].output for _ in range(2))
+    first, second = (check(_problem(), program, ("assert f() == 0",)).results[0].output for _ in range(2))
 
     assert first == second
     assert "'a'" in first

@@ -54,8 +54,8 @@ def test_rust_is_compiled_and_run_and_only_its_values_are_trusted(answer: str, v
     wall_seconds = 2.0 if verdict == Verdict.TIMEOUT else 20.0
     judgement = judge(MAXIMUM, MAXIMUM.program(answer), Limits(cpu_seconds=1, wall_seconds=wall_seconds))
 
-    assert (judgement.verdict, judgement.checked) == (verdict, judgement.checked)
-    assert any(text in judgement.checked[-1].output for text in output.split("|"))
+    assert (judgement.verdict, judgement.results) == (verdict, judgement.results)
+    assert any(text in judgement.results[-1].output for text in output.split("|"))
 
 
 @needs_rust
@@ -64,7 +64,7 @@ def test_a_program_that_does_not_compile_is_explained_with_the_code_the_line_and
         "    let mut largest = l[0];\n    for number in l {\n        largst = number;\n    }\n    largest\n}"
     )
     tests = ("assert_eq!(maximum(vec![4]), 4);", "assert_eq!(maximum(vec![1, 2]), 2);")
-    checked = check(MAXIMUM, program, tests, TIGHT).checked
+    checked = check(MAXIMUM, program, tests, TIGHT).results
     assert [test.feedback for test in checked] == [f"{test}  # failed: does not compile" for test in tests]
     assert checked[0].messages == checked[1].messages
     assert checked[0].messages.splitlines()[:5] == [
@@ -84,7 +84,7 @@ def test_of_many_errors_the_first_are_shown_whole_and_the_others_counted() -> No
     lines = "".join(f"    let unknown_{number}: isize = missing_{number};\n" for number in range(40))
     messages = (
         check(MAXIMUM, MAXIMUM.program(f"{lines}    3"), ("assert_eq!(maximum(vec![4]), 4);",), TIGHT)
-        .checked[0]
+        .results[0]
         .messages
     )
     *shown, omitted = messages.split("\n\n")
@@ -132,7 +132,7 @@ def test_comparisons_are_made_outside_the_program(test: str) -> None:
 
     forged = judge(problem, ALWAYS_EQUAL + "fn maximum(l: Vec<i64>) -> isize { Any }", TIGHT)
 
-    assert (forged.verdict, forged.checked[0].output) == (Verdict.WRONG, "any")
+    assert (forged.verdict, forged.results[0].output) == (Verdict.WRONG, "any")
     assert judge(problem, MAXIMUM.program("*l.iter().max().unwrap()"), TIGHT).verdict is Verdict.PASSED
 
 
@@ -155,7 +155,7 @@ def test_a_program_that_reads_all_accessible_files_does_not_find_the_expected_va
 
     judgement = judge(problem, problem.program(answer), TIGHT)
 
-    assert (judgement.verdict, judgement.checked[0].output) == (Verdict.WRONG, "0")
+    assert (judgement.verdict, judgement.results[0].output) == (Verdict.WRONG, "0")
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_rust_tests_of_an_agents_own_are_filtered_by_the_compiler_and_all_run() 
     judgement = check(MAXIMUM, MAXIMUM.program("l[0]"), kept, TIGHT)
 
     assert kept == (tests[0], tests[2])
-    assert [test.feedback for test in judgement.checked] == [
+    assert [test.feedback for test in judgement.results] == [
         f"{tests[0]}  # failed: came out as 1",
         f"{tests[2]}  # failed: came out as 4",
     ]

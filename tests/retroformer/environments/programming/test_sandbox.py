@@ -37,7 +37,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _attempt(attempt: Attempt, host: Path, limits: Limits) -> None:
     source = attempt.source.replace("HOST_FILE", str(host / "secret")).replace("HOST_FOLDER", str(host))
     judgement = judge(DOUBLE, source, limits)
-    feedback = " ".join(test.feedback for test in judgement.checked)
+    feedback = " ".join(test.feedback for test in judgement.results)
     assert (judgement.verdict, feedback) == (attempt.verdict, feedback)
     assert attempt.output in feedback
     assert SECRET not in feedback
