@@ -20,6 +20,8 @@ SMALLER = (
     *("environment.source=generated", "environment.receptacles=8", "loop.trials=2"),
     *("collect.tasks=16", "collect.written=160", "collect.candidates=3"),
     *("train.batch_size=2", "train.checkpoint_steps=1"),
+    # In bf16 an answer depends on the others of its batch, and a killed run has other batches.
+    *("train.dtype=float32", "serve.dtype=float32"),
 )
 STAGES = ("collect warm", "train warm", "collect", "train sft")
 PATIENCE_SECONDS = 900
@@ -53,6 +55,7 @@ def report_config(folder: Path) -> Path:
             arm["model"] = arm["model"][:1]
             served.update(arm["model"])
     config["serve"]["adapters"] = {name: path for name, path in config["serve"]["adapters"].items() if name in served}
+    config["serve"]["dtype"] = "float32"
     path = folder / "report.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path

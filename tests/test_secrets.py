@@ -243,7 +243,6 @@ def _evaluate_with_own_server(workplace: Workplace, url: str) -> None:
     )
     serving = [line for line in workplace.command_lines if " -m serve config.yaml " in line]
     assert serving, "the server was not seen"
-    assert any("serve.child" in line for line in workplace.command_lines)
 
 
 def _serve(workplace: Workplace) -> None:
