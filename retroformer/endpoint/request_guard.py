@@ -71,12 +71,9 @@ def check_sender(headers: Headers, *, loopback: bool, port: int | None = None) -
 
 def check_type(headers: Headers, types: Collection[str], path: str) -> None:
     """Refuse a body of another type than these. Raises Refusal."""
+    if not any(name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers):
+        return
     given = [value.partition(";")[0].strip().lower() for name, value in headers if name == "content-type"]
     if len(given) != 1 or given[0] not in types:
         shown = f"the content type is {', '.join(given)[:80]!a}" if given else "there is no content type"
         raise Refusal(415, f"{path} takes only bodies of the type {' or '.join(types)}, and {shown}.")
-
-
-def has_body(headers: Headers) -> bool:
-    """Return True if a body follows."""
-    return any(name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers)

@@ -19,7 +19,6 @@ from retroformer.endpoint.request_guard import (
     check_framing,
     check_sender,
     check_type,
-    has_body,
 )
 
 CONNECTIONS = 2048
@@ -96,8 +95,6 @@ class Guard:
 
     async def _with_body(self, scope: Scope, receive: Receive, headers: Headers) -> Receive:
         """Read the body and return a `receive` that gives it whole. Raises Refusal, ClientDisconnect."""
-        if not has_body(headers):
-            return receive
         check_type(headers, self._types, scope["path"][:100])
         too_large = Refusal(413, f"The request body is larger than {self._body_bytes} bytes.")
         if int(dict(headers).get("content-length", "0")) > self._body_bytes:
@@ -111,17 +108,12 @@ class Guard:
                         raise too_large
         except TimeoutError:
             raise Refusal(408, f"The request body was not sent within {BODY_SECONDS:.0f} seconds.") from None
-        return _replay(bytes(body), receive)
+        waiting: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
+        async def replayed() -> Message:
+            return waiting.pop() if waiting else await receive()
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the whole body first."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replayed
+        return replayed
 
 
 def server_of(guard: Guard) -> uvicorn.Server:

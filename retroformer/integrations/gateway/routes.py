@@ -27,7 +27,6 @@ from retroformer.endpoint.request_guard import (
     check_framing,
     check_sender,
     check_type,
-    has_body,
 )
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
@@ -155,9 +154,7 @@ def _headers(request: web.Request) -> Headers:
 
 async def _body(request: web.Request) -> bytes:
     """Return the JSON body of a request. Raises Refusal."""
-    headers = _headers(request)
-    if has_body(headers):
-        check_type(headers, [JSON], request.path[:100])
+    check_type(_headers(request), [JSON], request.path[:100])
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
