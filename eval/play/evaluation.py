@@ -288,14 +288,11 @@ async def _start(
     environment_processes: int | None = None,
 ) -> AsyncIterator[Evaluation]:
     experiment = config.experiment
-
-    def is_for_report(arm: str) -> bool:
-        return not (is_for_training(arm) or is_gate_arm(arm))
-
     asks_reflector = bool(experiment.eval.reflector_models)
     async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
         slots = asyncio.Semaphore(experiment.loop.concurrency)
-        budget = Budget(experiment.eval, lambda: ledger.store.usage_of_arms(is_for_report), "eval")
+        played = partial(ledger.store.usage_of_arms, lambda arm: not (is_for_training(arm) or is_gate_arm(arm)))
+        budget = Budget(experiment.eval, played, "eval")
         yield Evaluation(config, components, ledger, tasks, slots, budget, name, repeat)
 
 

@@ -21,6 +21,7 @@ from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import AttemptRow, Store
+from retroformer.run.store.reading import chunks
 
 from .evaluation import Evaluation
 from .preflight import warn_of_equal_openings
@@ -87,8 +88,7 @@ async def play_and_learn(
     with tally(title, len(learners) * len(tasks)) as counts:
         for experience, _ in learners:
             experience.on_event = counts.count
-        for start in range(0, len(tasks), TASKS_AT_ONCE):
-            chunk = tasks[start : start + TASKS_AT_ONCE]
+        for chunk in chunks(tasks, TASKS_AT_ONCE):
             for experience, _ in learners:
                 if experience.unfinished:
                     experience.unfinished |= {task.id for task in chunk}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from retroformer.method.protocols import ReturnOf
 from retroformer.method.records import Key, Message, Reflection
 from retroformer.run.store import Store, StoredReflection
+from retroformer.run.store.reading import chunks
 
 _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together when they are rated anew."""
@@ -114,9 +115,7 @@ def _rate_stored(store: Store, arm: str, *, records: bool) -> Iterator[Rating]:
 
 
 def _rate_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
-    task_ids = sorted(store.reflected_tasks(arm))
-    for start in range(0, len(task_ids), _TASKS_AT_ONCE):
-        chosen = task_ids[start : start + _TASKS_AT_ONCE]
+    for chosen in chunks(sorted(store.reflected_tasks(arm)), _TASKS_AT_ONCE):
         attempts = {
             key: _Attempt(anew.return_of(attempt), attempt.failed)
             for key, attempt in store.stream_trajectories(arm, chosen)

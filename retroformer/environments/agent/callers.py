@@ -107,6 +107,14 @@ def failure_of(what: str, error: BaseException) -> EnvironmentFailure:
     return EnvironmentFailure(f"{what} raised {shortened(describe(error))}.\n{lines.strip()}")
 
 
+def _value(answer: bytes) -> Any:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        shown = shortened(answer.decode(errors="replace"))
+        raise EnvironmentFailure(f"The agent answered something that is not JSON: {shown!r}.") from None
+
+
 class HttpAgent:
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self._url, self._timeout = url, timeout_seconds
@@ -121,12 +129,7 @@ class HttpAgent:
             raise EnvironmentFailure(f"The agent {error}.") from error
         if answer.status != HTTPStatus.OK:
             raise EnvironmentFailure(f"The agent answered {answer.status}: {shortened(answer.text)}")
-        try:
-            return json.loads(answer.content)
-        except (ValueError, RecursionError):
-            raise EnvironmentFailure(
-                f"The agent answered something that is not JSON: {shortened(answer.text)!r}."
-            ) from None
+        return _value(answer.content)
 
 
 class Program:
@@ -141,19 +144,13 @@ class Program:
         line = json.dumps({"task": task, "advice": advice}, ensure_ascii=False).encode(errors="replace") + b"\n"
         end = time.monotonic() + self._timeout
         try:
-            answer = self._answer(line, end)
+            return _value(self._answer(line, end))
         except TimeoutError:
             self._stop()
             raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
         except EnvironmentFailure:
             self._stop()
             raise
-        try:
-            return json.loads(answer)
-        except (ValueError, RecursionError):
-            self._stop()
-            shown = shortened(answer.decode(errors="replace"))
-            raise EnvironmentFailure(f"The agent wrote a line that is not JSON: {shown!r}.") from None
 
     def _answer(self, line: bytes, end: float) -> bytes:
         """Return the answer to a line. Raises EnvironmentFailure, TimeoutError."""

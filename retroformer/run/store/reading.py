@@ -7,7 +7,6 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -84,12 +83,8 @@ class FactReader:
 
     def openings(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
         """Yield the keys of an arm's tasks with a hash, which is equal for tasks that begin with the same text."""
-        chosen = sa.select(TRAJECTORIES.c.task_id, TRAJECTORIES.c.record)
-        first = chosen.where(self._of_arm(TRAJECTORIES, arm), TRAJECTORIES.c.trial == 0)
-        queries = [first]
-        if task_ids is not None:
-            queries = [first.where(TRAJECTORIES.c.task_id.in_(chunk)) for chunk in chunks(task_ids, _IDS_AT_ONCE)]
-        for row in chain.from_iterable(map(self._database.stream, queries)):
+        columns = [TRAJECTORIES.c.task_id, TRAJECTORIES.c.record]
+        for row in self._stream(TRAJECTORIES, columns, arm, task_ids, TRAJECTORIES.c.trial == 0):
             opening = " ".join(unicodedata.normalize("NFC", json.loads(row.record)["opening"]).casefold().split())
             if opening:
                 yield row.task_id, hashlib.sha256(opening.encode()).hexdigest()
@@ -288,9 +283,14 @@ class FactReader:
         return self._database.read(lambda connection: connection.execute(query).scalar())
 
     def _stream(
-        self, table: sa.Table, columns: Sequence[sa.Column[Any]], arm: str, task_ids: Sequence[str] | None
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        arm: str,
+        task_ids: Sequence[str] | None,
+        *which: sa.ColumnElement[bool],
     ) -> Iterator[sa.Row[Any]]:
-        query = sa.select(*columns).where(self._of_arm(table, arm)).order_by(*(table.c[name] for name in KEY))
+        query = sa.select(*columns).where(self._of_arm(table, arm), *which).order_by(*(table.c[name] for name in KEY))
         if task_ids is None:
             yield from self._database.stream(query)
             return

@@ -189,9 +189,9 @@ def test_a_fault_of_a_function_is_an_invalid_outcome_with_its_cause(
     [
         ("import sys; sys.exit('out of ink')", "The agent ended with status 1 before it answered: out of ink"),
         ("import os; os.kill(os.getpid(), 9)", "The agent was killed by signal 9 before it answered"),
-        ("input(); print('Hello!', flush=True); input()", "The agent wrote a line that is not JSON: 'Hello!'"),
+        ("input(); print('Hello!', flush=True); input()", "The agent answered something that is not JSON: 'Hello!'"),
         pytest.param("import time; time.sleep(10**6)", "The agent gave no answer within 3 s.", marks=pytest.mark.slow),
-        ("input(); print('[1', end='', flush=True)", "The agent wrote a line that is not JSON: '[1'"),
+        ("input(); print('[1', end='', flush=True)", "The agent answered something that is not JSON: '[1'"),
         ("input()", "The agent ended with status 0 before it answered: no word"),
         ("input(); print('{\"score\": 2}', flush=True); input()", "score is 2: it must be a number from 0 to 1"),
     ],
