@@ -79,7 +79,7 @@ def _experience(experiment: Experiment, components: Parts, ledger: Ledger, count
     def count(event: str) -> None:
         counts.count(event)
         if event == "reflections":
-            counts.advance()
+            counts.done()
 
     return Experience(
         ledger,

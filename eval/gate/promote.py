@@ -229,8 +229,7 @@ async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple
             await work_through(ledger, [Work(first, chunk)], concurrency, lambda _, __: None)
             failed = await ledger.ask(tasks_to_retry, store, chunk, openings)
             await work_through(ledger, [Work(side, failed) for side in sides], concurrency, lambda _, __: None)
-            for _ in chunk:
-                counts.advance()
+            counts.done(tasks=len(chunk))
             differences += await ledger.ask(differences_of, store, failed, sides[0].arm, sides[1].arm)
             test = sequential_test(differences, LEVEL)
             if test.conclusion is not Conclusion.OPEN:

@@ -44,14 +44,10 @@ class Tally:
         self.counts[what] += 1
         self._line.show(self._line.done, str(self))
 
-    def done(self, attempts: Sequence[AttemptRow], tasks: int) -> None:
-        """Count `tasks` more finished tasks; `attempts` are those that were already in the store."""
+    def done(self, attempts: Sequence[AttemptRow] = (), tasks: int = 1) -> None:
+        """Count `tasks` more finished tasks or units; `attempts` are those that were already in the store."""
         self.counts.update(attempt.outcome for attempt in attempts)
         self._line.show(self._line.done + tasks, str(self))
-
-    def advance(self) -> None:
-        """Count one more finished unit."""
-        self._line.show(self._line.done + 1, str(self))
 
     def __str__(self) -> str:
         names = ("success", "failure", "invalid", *sorted(self.counts.keys() - {"success", "failure", "invalid"}))

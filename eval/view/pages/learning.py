@@ -18,6 +18,7 @@ from ...report.training import TrainedAdapter, adapters_in, curve_table, reward_
 from .. import charts
 from ..index import Index
 from ..site import Page, Site
+from .overview import folders
 
 _BARS = 20
 """Bars of the distribution of ratings."""
@@ -107,12 +108,10 @@ def _bins(ratings: Counter[float]) -> list[tuple[str, float]]:
 
 def _training(source: OpenRun) -> ReportPage:
     """Return the curves and the audits of the run's finished stages as in a report; damaged ones are left out."""
-    folders = sorted(source.folder.iterdir()) if source.folder.is_dir() else []
     trained = list[TrainedAdapter]()
-    for folder in folders:
-        if folder.is_dir() and not folder.is_symlink():
-            with suppress(RetroformerError):
-                trained += adapters_in([folder])
+    for folder in folders(source.folder):
+        with suppress(RetroformerError):
+            trained += adapters_in([folder])
     trained = sort_by_stage(trained)
     parts = (*training_figures(trained), *curve_table(trained), *reward_audit(trained)) if trained else ()
     chapters = (chapter("Training", *parts),) if parts else ()

@@ -54,9 +54,9 @@ def _arms(source: OpenRun, outcomes: Mapping[tuple[str, str], Counter[str]]) -> 
 
 def _stages(folder: Path) -> list[tuple[str, bool, str]]:
     """Return the training stages in the order in which they last changed: name, if it is finished, and time in UTC."""
-    finished = {path.name: path for path in _folders(folder) if (path / METRICS).is_file()}
+    finished = {path.name: path for path in folders(folder) if (path / METRICS).is_file()}
     # The checkpoints of a stage are in a folder with its name and a fingerprint of its settings.
-    begun = {path.name.rpartition("-")[0]: path for path in _folders(folder / "checkpoints")}
+    begun = {path.name.rpartition("-")[0]: path for path in folders(folder / "checkpoints")}
     paths = begun | finished
     changed = {name: path.stat().st_mtime for name, path in paths.items()}
     return [
@@ -65,7 +65,7 @@ def _stages(folder: Path) -> list[tuple[str, bool, str]]:
     ]
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]

@@ -60,7 +60,7 @@ class Marks:
             names = tuple(Mark.model_fields)
             chosen = sa.select(*(MARKS.c[name] for name in names)).where(MARKS.c.experiment == self._experiment)
             rows = connection.execute(chosen.order_by(MARKS.c.id))
-            return [parser.values(Mark, dict(zip(names, row, strict=True))) for row in rows]
+            return [parser.record(Mark, dict(zip(names, row, strict=True))) for row in rows]
 
         return self._database.read(work)
 

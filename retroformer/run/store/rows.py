@@ -231,15 +231,10 @@ class Parser:
     def __init__(self, url: SecretUrl) -> None:
         self._url = url
 
-    def record(self, kind: type[SomeModel], text: str) -> SomeModel:
-        """Parse a whole fact from its JSON."""
+    def record(self, kind: type[SomeModel], fact: str | Mapping[str, Any]) -> SomeModel:
+        """Parse a whole fact from its JSON, or from the columns of its row."""
         with self._of(kind.__name__.strip("_").lower()):
-            return kind.model_validate_json(text)
-
-    def values(self, kind: type[SomeModel], columns: Mapping[str, Any]) -> SomeModel:
-        """Check the columns of a row."""
-        with self._of(kind.__name__.strip("_").lower()):
-            return kind.model_validate(columns)
+            return kind.model_validate_json(fact) if isinstance(fact, str) else kind.model_validate(fact)
 
     def time(self, text: str) -> datetime:
         """Parse the time when a fact was stored."""

@@ -31,7 +31,7 @@ def test_a_log_gets_the_last_state_as_one_whole_line() -> None:
     with tally(title, 240, console=console) as counts:
         for outcome in ("success", "failure", "failure", "reflections"):
             counts.count(outcome)
-        counts.advance()
+        counts.done()
     assert written(console) == [f"{title}  1/240  0:00  success 1  failure 2  invalid 0  reflections 1"]
 
 
@@ -68,7 +68,7 @@ def test_in_a_terminal_of_80_columns_nothing_is_cut_off() -> None:
             counts.count("success")
             counts.count("failure")
             counts.count("reflections")
-            counts.advance()
+            counts.done()
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "…" not in shown
