@@ -22,7 +22,6 @@ from retroformer.method.records import Key, Outcome, Record, Reflection, Traject
 from retroformer.run.store.schema import INVALIDS, LONGEST_FACT_BYTES, REFLECTIONS, TRAJECTORIES, USAGE
 
 SomeRecord = TypeVar("SomeRecord", bound=Record)
-SomeFact = TypeVar("SomeFact", Trajectory, Reflection)
 
 _KEY_BYTES = 1 << 16
 """Bytes of a row for its key, numbers and hashes."""
@@ -43,12 +42,6 @@ def serialise(record: SomeRecord) -> tuple[SomeRecord, str]:
         return type(record).model_validate_json(hidden), hidden
     text = redact_data(type(record).model_validate(_cleaned(record.model_dump())).model_dump_json())
     return type(record).model_validate_json(text), text
-
-
-def _bounded(record: SomeFact) -> SomeFact:
-    """Return a fact whose usage, a sum over calls, is within the bounds by which it is read again."""
-    usage = record.usage.of_fact
-    return record if usage == record.usage else record.model_copy(update={"usage": usage})
 
 
 def _cleaned(value: Any) -> Any:
@@ -106,9 +99,10 @@ class FactRow(NamedTuple):
 
 def fact_row(fact: NewFact) -> FactRow:
     """Return the row of a fact, without experiment and conditions. Raises UnstorableFact if it is too long."""
+    # The usage is a sum over calls; it is cut to the bounds by which it is read again.
     match fact:
         case NewTrajectory(key, trajectory, stored_at):
-            trajectory, text = serialise(_bounded(trajectory))
+            trajectory, text = serialise(trajectory.model_copy(update={"usage": trajectory.usage.of_fact}))
             row = {
                 "split": trajectory.task.split,
                 "outcome": trajectory.outcome.value,
@@ -120,7 +114,7 @@ def fact_row(fact: NewFact) -> FactRow:
             }
             return _row(key, TRAJECTORIES, row, trajectory, trajectory.usage, stored_at)
         case NewReflection(key, previous_candidate, reflection):
-            reflection, text = serialise(_bounded(reflection))
+            reflection, text = serialise(reflection.model_copy(update={"usage": reflection.usage.of_fact}))
             row = {
                 "previous_candidate": previous_candidate,
                 "text": reflection.text,

@@ -14,6 +14,7 @@ KEY = ("arm", "task_id", "trial", "candidate", "repeat")
 USAGE = ("calls", "prompt_tokens", "completion_tokens", "dollars")
 
 CHECKSUM = "checksum"
+"""Column with the hash of the rest of the row."""
 
 LONGEST_FACT_BYTES = 64 << 20
 """Longest fact, with all columns of its row: what is longer is neither written nor read."""
@@ -40,11 +41,6 @@ def _conditions_column() -> sa.Column[Any]:
     return sa.Column("conditions_sha256", sa.String, nullable=False, server_default=UNDECLARED)
 
 
-def _checksum_column() -> sa.Column[Any]:
-    """Return the column with the hash of the rest of the row."""
-    return sa.Column(CHECKSUM, sa.String)
-
-
 TRAJECTORIES = sa.Table(
     "trajectories",
     METADATA,
@@ -59,7 +55,7 @@ TRAJECTORIES = sa.Table(
     _conditions_column(),
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("stored_at", sa.String, nullable=False),
-    _checksum_column(),
+    sa.Column(CHECKSUM, sa.String),
 )
 REFLECTIONS = sa.Table(
     "reflections",
@@ -73,7 +69,7 @@ REFLECTIONS = sa.Table(
     _conditions_column(),
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("stored_at", sa.String, nullable=False),
-    _checksum_column(),
+    sa.Column(CHECKSUM, sa.String),
 )
 INVALIDS = sa.Table(
     "invalids",
@@ -84,7 +80,7 @@ INVALIDS = sa.Table(
     *_usage_columns(),
     _conditions_column(),
     sa.Column("stored_at", sa.String, nullable=False),
-    _checksum_column(),
+    sa.Column(CHECKSUM, sa.String),
 )
 FACTS = (TRAJECTORIES, REFLECTIONS, INVALIDS)
 CONDITIONS = sa.Table(
@@ -154,10 +150,6 @@ sa.Index(
 sa.Index("invalids_by_arm", INVALIDS.c.experiment, INVALIDS.c.arm)
 
 
-_WIDE_TABLES = (TRAJECTORIES, REFLECTIONS)
-"""Tables of which only the columns in an index are checked."""
-
-
 def check_foreign(connection: sa.Connection, name: str) -> None:
     """Check the tables of a file that is named `name`. Raises StoreError if a stage cannot have written it."""
     for table in METADATA.sorted_tables:
@@ -183,8 +175,9 @@ def _definition_fault(connection: sa.Connection, table: str) -> str:
 def _type_fault(connection: sa.Connection, table: sa.Table) -> str:
     """Return which column holds a value of another type than a stage writes; empty if none does."""
     present = {row[1] for row in connection.execute(sa.text(f"PRAGMA table_info({table.name})"))}
-    indexed = {column.name for index in table.indexes for column in index.columns} if table in _WIDE_TABLES else present
-    columns = [column for column in table.columns if column.name in present & indexed]
+    if table in (TRAJECTORIES, REFLECTIONS):  # Their rows are wide, so only what an index holds is checked.
+        present &= {column.name for index in table.indexes for column in index.columns}
+    columns = [column for column in table.columns if column.name in present]
     if not columns:
         return ""
     wrong = [sa.func.typeof(column).not_in(_types(column)) for column in columns]
