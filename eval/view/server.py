@@ -4,7 +4,6 @@ Its index follows the runs while they go on.
 """
 
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +20,8 @@ from starlette.staticfiles import StaticFiles
 
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.endpoint.request_guard import FORM, Headers, Refusal
-from retroformer.endpoint.server import Guard, server_of
-from retroformer.errors import RetroformerError, ServiceError, StoreError
+from retroformer.endpoint.server import Guard, listen, server_of
+from retroformer.errors import RetroformerError, StoreError
 
 from .index import Index
 from .pages.compare import compare
@@ -122,7 +121,6 @@ def _refused(refusal: Refusal, _: Headers) -> Response:
     return PlainTextResponse(refusal.message, refusal.status, _HEADERS | refusal.headers)
 
 
-HOST = "127.0.0.1"
 _POLL_SECONDS = 2.0
 _LOGGER = logging.getLogger(__name__)
 
@@ -164,19 +162,10 @@ class SiteServer:
     """
 
     def __init__(self, site: Site, port: int) -> None:
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._listener.bind((HOST, port))
-        except OSError as error:
-            self._listener.close()
-            raise ServiceError(
-                f"Port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port."
-            ) from error
         # Whoever reads the address may connect at once, before the server has started.
-        self._listener.listen()
+        self._listener = listen(port)
         port = self._listener.getsockname()[1]
-        self.address = f"http://{HOST}:{port}"
+        self.address = f"http://127.0.0.1:{port}"
         self._server = server_of(application(site, port))
 
     def run(self) -> None:

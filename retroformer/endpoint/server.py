@@ -1,6 +1,7 @@
 """Serves ASGI applications: the guard that every request passes, and the connection with its limits."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from retroformer.endpoint.request_guard import (
     check_sender,
     check_type,
 )
+from retroformer.errors import ServiceError
 
 CONNECTIONS = 2048
 """Open client connections: twice the queue of a model server, so that health checks are answered while it is full."""
@@ -114,6 +116,16 @@ class Guard:
             return waiting.pop() if waiting else await receive()
 
         return replayed
+
+
+def listen(port: int) -> socket.socket:
+    """Listen on a port of the loopback interface; port 0 takes a free one. Raises ServiceError."""
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise ServiceError(
+            f"Port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another with --port."
+        ) from error
 
 
 def server_of(guard: Guard) -> uvicorn.Server:

@@ -1,6 +1,5 @@
 """Advice as tools of an MCP server: an agent asks for advice after a failure, and reports later what came of it."""
 
-import socket
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,12 +8,11 @@ from retroformer.coach.reflector import Reflector
 from retroformer.config.experiment import Experiment
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.tasksets import require_package
-from retroformer.errors import ConfigError, ServiceError
+from retroformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mcp.server.fastmcp import FastMCP
 
-_HOST = "127.0.0.1"
 _INSTRUCTIONS = (
     "After a failed attempt at a task, call `advise` with the task and what you did, and try again with the advice. "
     "Then call `outcome` with the `run` that `advise` returned and the score of the new attempt."
@@ -90,14 +88,10 @@ def adviser(reflector: Reflector) -> "FastMCP":
 def _serve_http(server: "FastMCP", port: int) -> None:
     from starlette.responses import PlainTextResponse
 
-    from retroformer.endpoint.server import Guard, server_of
+    from retroformer.endpoint.server import Guard, listen, server_of
 
-    try:
-        listening = socket.create_server((_HOST, port))
-    except OSError as error:
-        raise ServiceError(f"Port {port} of {_HOST} cannot be used ({error.strerror}): name another one.") from error
-    with listening:
-        sys.stdout.write(f"Advice is offered at http://{_HOST}:{listening.getsockname()[1]}/mcp\n")
+    with listen(port) as listening:
+        sys.stdout.write(f"Advice is offered at http://127.0.0.1:{listening.getsockname()[1]}/mcp\n")
         sys.stdout.flush()
         guard = Guard(
             server.streamable_http_app(),

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import json
-import socket
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +25,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retroformer.endpoint.request_guard import JSON, Headers, Refusal
-from retroformer.endpoint.server import RETRY_SECONDS, Guard, server_of
-from retroformer.errors import MissingInput, ServiceError
+from retroformer.endpoint.server import RETRY_SECONDS, Guard, listen, server_of
+from retroformer.errors import MissingInput
 from retroformer.files.bounded import decode_json, json_fault, size
 from retroformer.files.durable import replace_file
 from retroformer.integrations.otlp.attempts import facts_of
@@ -48,12 +47,7 @@ def serve(inbox: Path, port: int, announce: Callable[[str], None]) -> None:
     Raises:
         ServiceError: the port is taken.
     """
-    try:
-        listening = socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise ServiceError(
-            f"The listener cannot use port {port} ({error.strerror}): name another one, as in `--port 4319`."
-        ) from None
+    listening = listen(port)
     inbox.mkdir(parents=True, exist_ok=True)
     announce(f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}")
     server_of(app(inbox)).run(sockets=[listening])

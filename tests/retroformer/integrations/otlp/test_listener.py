@@ -184,7 +184,7 @@ def test_a_port_that_is_taken_is_one_sentence(shared: Listening) -> None:
         command, cwd=shared.inbox.parents[2], env=_environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"The listener cannot use port {port} (")
+    assert done.stderr.startswith(f"Port {port} of 127.0.0.1 cannot be used (")
 
 
 ODD: dict[str, tuple[str, object]] = {
