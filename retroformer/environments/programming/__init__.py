@@ -39,6 +39,11 @@ def _programmer(parts: ActorParts) -> Actor:
     )
 
 
+def _require_machine(section: Any) -> None:
+    require()
+    taskset(section).require_checks()
+
+
 def _refuse_training(section: Any) -> None:
     """Refuse sets under MultiPL-E's licence, which forbids training. Raises ConfigError, MissingInput."""
     taskset(section).problem_set.for_training()
@@ -70,7 +75,7 @@ extras = Extras(
     actors={"programmer": ActorKind(_programmer)},
     plays_text=False,
     evaluators={"tests": TestsEvaluator},
-    require_machine=lambda section: require(),
+    require_machine=_require_machine,
     refuse_training=_refuse_training,
     tool_versions=_tool_versions,
     chapters=OwnTestsChapter,

@@ -19,7 +19,7 @@ from retroformer.config.sections.base import Positive
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.environments.programming import judging
 from retroformer.environments.programming.judging import select_tests
-from retroformer.environments.programming.loading import load, problem_file
+from retroformer.environments.programming.loading import load, problem_file, require_checks
 from retroformer.environments.programming.problems import Problem, ProblemSet, TestResult, Verdict
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 from retroformer.environments.section import EnvironmentSection
@@ -199,6 +199,10 @@ class ProgrammingTaskset:
         section = self._section
         problems = {problem.id: problem for problem in self.problem_set.problems}
         return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, DEFAULT, self._seed)
+
+    def require_checks(self) -> None:
+        """Refuse an own file with a test that checks nothing. Raises MissingInput, ServiceError, EnvironmentFailure."""
+        require_checks(self._section.split, self._folder)
 
     @cached_property
     def problem_set(self) -> ProblemSet:

@@ -17,10 +17,10 @@ The prompt may end with the signature of a method, as LeetCode's do; then entry_
 Lines in HumanEval's and MBPP's form are read, too.
 
 A Python test is any code with assertions, or definitions of tests: unittest's classes, pytest's functions, HumanEval's
-`check(candidate)`. One that passes with solutions that compute nothing is refused. It may call functions of the
-solution, create objects of its classes, as in `Solution().twoSum(...)`, and see lists change in place. A Rust test is
-`assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is only a call
-of the function.
+`check(candidate)`. One that passes with solutions that compute nothing is refused before play. It may call functions of
+the solution, create objects of its classes, as in `Solution().twoSum(...)`, and see lists change in place. A Rust test
+is `assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is only a
+call of the function.
 """
 
 import ast
@@ -86,6 +86,23 @@ def _own(path: Path) -> ProblemSet:
     problems, translated = tuple(problem for problem, _ in rows), any(is_translated for _, is_translated in rows)
     licence = _MULTIPL_E if translated else "the user's own file"
     return ProblemSet(name=path.stem, licence=licence, may_train=not translated, problems=problems)
+
+
+def require_checks(name: str, folder: Path) -> None:
+    """Refuse a user's own file with a test that checks nothing. Runs tests, unlike `load`, which every process calls.
+
+    Raises MissingInput, ServiceError, EnvironmentFailure.
+    """
+
+    def require_check(row: Row) -> None:
+        problem = own_problem(row)
+        if problem.language == "python" and (empty := empty_test(problem)) is not None:
+            raise ValueError(
+                f"problem {problem.id!r} has a test that checks nothing: every program passes {empty[:80]!r}"
+            )
+
+    if name.endswith(".jsonl"):
+        _lines(problem_file(name, folder), require_check)
 
 
 def _path(folder: Path, file: str) -> Path:
@@ -213,7 +230,4 @@ def own_problem(row: Row) -> Problem:
         tests = tuple(complete_test(test, problem.entry_point) for test in problem.tests)
     except ValueError as error:
         raise ValueError(f"problem {problem.id!r} has a check that cannot be judged: {error}") from error
-    problem = problem.model_copy(update={"tests": tests})
-    if (empty := empty_test(problem)) is not None:
-        raise ValueError(f"problem {problem.id!r} has a test that checks nothing: every program passes {empty[:80]!r}")
-    return problem
+    return problem.model_copy(update={"tests": tests})

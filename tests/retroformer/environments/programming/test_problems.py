@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.environments.programming import extras
+from retroformer.environments.programming.environment import Programming
 from retroformer.environments.programming.judging import judge
 from retroformer.environments.programming.loading import load
 from retroformer.environments.programming.problems import Problem, Verdict
@@ -209,7 +211,14 @@ def test_own_tests_that_cannot_fail_or_be_run_are_refused_with_line_and_problem(
     (tmp_path / "mine.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(row)}\n")
 
     with pytest.raises(MissingInput, match=rf"Line 2 of .*mine\.jsonl.*{why}"):
-        load("mine.jsonl", tmp_path)
+        extras.require_machine(Programming(data=tmp_path, split="mine.jsonl"))
+
+
+def test_loading_own_problems_runs_no_tests_so_that_each_process_may_do_it(tmp_path: Path) -> None:
+    row = HALF | {"tests": ["half(4)"]}  # Only a run could tell that it checks nothing.
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+
+    assert load("mine.jsonl", tmp_path).problems[0].tests == ("half(4)",)
 
 
 METHOD = "from typing import List\n\nclass Half:\n    def of(self, xs: List[int]) -> int:\n        "
