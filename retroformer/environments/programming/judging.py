@@ -47,32 +47,25 @@ def _python(
     }
     seconds = _OVERHEAD_SECONDS + controller.longest(limits.wall_seconds, len(tests), hidden)
     outcome = sandbox.run(job, limits, seconds)
-    results = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
-    if outcome.complete:
-        return tuple(_test_result(tests[index], *results[index]) for index in sorted(results))
-    return _incomplete_results(tests, results, outcome, hidden)
+    reported = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
+    results = tuple(
+        TestResult(test=tests[index], verdict=Verdict(verdict), output=printable(output))
+        for index, (verdict, output) in sorted(reported.items())
+    )
+    missing = tests[max(reported, default=-1) + 1 :]
+    return results if outcome.complete or not missing else (*results, *_incomplete_results(missing, outcome, hidden))
 
 
-def _test_result(test: str, verdict: str, output: str) -> TestResult:
-    return TestResult(test=test, verdict=Verdict(verdict), output=printable(output))
-
-
-def _incomplete_results(
-    tests: tuple[str, ...], results: dict[int, tuple[str, str]], outcome: sandbox.JailOutcome, hidden: bool
-) -> tuple[TestResult, ...]:
-    """Return the results of an incomplete jail: it ran out of time or memory, or failed itself."""
-    last = max(results, default=-1) + 1
-    done = [_test_result(tests[index], *results[index]) for index in sorted(results)]
-    if last == len(tests):
-        return tuple(done)
+def _incomplete_results(missing: tuple[str, ...], outcome: sandbox.JailOutcome, hidden: bool) -> tuple[TestResult, ...]:
+    """Return the results of the tests at which a jail ran out of time or memory, or failed itself."""
     verdict, why = Verdict.HARNESS, f"the jail broke down: {outcome.fault}"
     if outcome.late:
         verdict, why = Verdict.TIMEOUT, "it took too long"
     elif outcome.exhausted:
         verdict, why = Verdict.CRASH, "the program and its tests together used more memory than they may"
-    broken = TestResult(test=tests[last], verdict=verdict, output=why)
-    left = () if hidden else tests[last + 1 :]
-    return (*done, broken, *(TestResult(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
+    broken = TestResult(test=missing[0], verdict=verdict, output=why)
+    left = () if hidden else missing[1:]
+    return (broken, *(TestResult(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
 
 
 _STUB = """
