@@ -89,7 +89,8 @@ def write(folder: Path, texts: tuple[str, ...], name: str) -> Path:
             text = storable(raw)
             for arm in (f"collect {text}"[:400], f"eval/{text}"[:400]):
                 store.declare(arm, {})
-                task = Task(id=f"{number} {text}", environment=text, split=text)
+                # A name has at most 500 bytes.
+                task = Task(id=f"{number} {text}".encode()[:500].decode(errors="ignore"), environment=text, split=text)
                 first, retry = Key(arm=arm, task_id=task.id), Key(arm=arm, task_id=task.id, trial=1)
                 step = Step(thought=text, action=text, observation=text)
                 call = ToolCall(id=text, function=FunctionCall(name=text, arguments=text))

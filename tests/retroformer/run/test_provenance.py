@@ -55,8 +55,9 @@ def test_a_folder_without_weights_is_a_missing_input(tmp_path: Path) -> None:
 
 
 def test_the_hash_of_the_chat_template_is_that_of_its_text(tmp_path: Path) -> None:
-    (tmp_path / "chat_template.jinja").write_text("{{ new }}")
-    assert chat_template_sha256(tmp_path) == hashlib.sha256(b"{{ new }}").hexdigest()
+    template = "{{ messages[0]['content'] }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert chat_template_sha256(tmp_path) == hashlib.sha256(template.encode()).hexdigest()
 
 
 def test_the_code_version_is_its_commit_and_unknown_outside_git(tmp_path: Path) -> None:
