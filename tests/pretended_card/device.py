@@ -103,7 +103,7 @@ def to_cpu(value: Any) -> Any:
     return value.numbers if on_card(value) else value
 
 
-def check(function: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> None:
+def check(function: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
     """Raise what a card raises if it cannot compute this."""
     here = [tensor for tensor in tensors if on_card(tensor)]
     elsewhere = [tensor for tensor in tensors if not on_card(tensor)]
@@ -127,9 +127,6 @@ def check(function: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: S
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
             f"({function}, shapes {shapes})"
         )
-    generator = kwargs.get("generator")
-    if generator is not None and generator.device.type == "cpu":
-        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     if "for_cpu" in str(function) or "mkldnn" in str(function):
         raise NotImplementedError(f"{function} on CUDA")
 
@@ -156,10 +153,12 @@ def compute(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if function._schema.name.endswith(("pin_memory", "is_pinned")):
         return args[0] if function._schema.name.endswith("pin_memory") else False
     tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
-    check(function, args, kwargs, tensors)
+    check(function, args, tensors)
     reads_card = any(map(on_card, tensors))
-    device = kwargs.get("device")
+    device, generator = kwargs.get("device"), kwargs.get("generator")
     wraps = reads_card if device is None else torch.device(device).type == "cuda"
+    if wraps and generator is not None and generator.device.type == "cpu":
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     cpu_kwargs = kwargs | ({} if device is None else {"device": torch.device("cpu")})
     if cpu_kwargs.get("pin_memory"):
         cpu_kwargs["pin_memory"] = False
