@@ -24,6 +24,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config, load, load_configs, load_domains
 from retroformer.config.parts import chosen_tasks
 from retroformer.files.text import differences
+from retroformer.run.provenance import Provenance, ServedModel
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint, prompt_of
 from tests.support.papers import Row, read_ledger
@@ -91,7 +92,17 @@ def scripted(config: Path, overrides: tuple[str, ...], folder: Path) -> Endpoint
     data = data_of(shipped, folder)
     played = load(config, (*overrides, f"environment.data={data}"))
     adapts = any(arm.prompts == "sala" for arm in shipped.eval.arms.values())
-    return Endpoint(ScriptedModel(played, walkthroughs_of(played, TASKS) if adapts else None))
+    endpoint = Endpoint(ScriptedModel(played, walkthroughs_of(played, TASKS) if adapts else None))
+    prove_adapters(endpoint, played)
+    return endpoint
+
+
+def prove_adapters(endpoint: Endpoint, experiment: Experiment) -> None:
+    """Let the endpoint report an adapter for each model of an arm, as a server of this project does."""
+    names = [str(arm.model) for arm in experiment.eval.arms.values() if arm.kind == "model"]
+    adapter = ServedModel(base_sha256="b" * 64, adapter_sha256="a" * 64, chat_template_sha256="c" * 64)
+    reported = Provenance(models=dict.fromkeys(names, adapter), dtype="float32", versions={})
+    endpoint.provenance = reported.model_dump_json()
 
 
 def opened(config: Path, folder: Path, overrides: tuple[str, ...], url: str) -> Config:
@@ -151,7 +162,8 @@ def test_a_config_of_the_papers_runs_as_shipped(
     }
     assert all(f"| {arm} |" in report for arm in experiment.eval.arms)
     assert all(f"| {actor} |" in report for actor in experiment.eval.actors)
-    assert {body["model"] for body in server.requests} == models_of(experiment, collects=trains(path))
+    # A trained model is asked by its name with a part of its hash.
+    assert {body["model"].partition("@")[0] for body in server.requests} == models_of(experiment, collects=trains(path))
 
 
 @pytest.mark.slow
@@ -162,6 +174,7 @@ def test_the_config_with_domains_runs_as_shipped(tmp_path: Path, monkeypatch: py
         words = [f"eval.tasks={TASKS}", f"collect.tasks={TASKS}"]
         for experiment in shipped:
             server = stack.enter_context(Endpoint(ScriptedModel(experiment)))
+            prove_adapters(server, experiment)
             words.append(f"domains.{experiment.domain}.environment.data={data_of(experiment, tmp_path)}")
             words.append(f"domains.{experiment.domain}.actor.endpoint.base_url={server.url}")
         configs = load_configs(DOMAINS, [*words, f"reflector.endpoint.base_url={server.url}"])
