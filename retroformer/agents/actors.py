@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from retroformer.config.experiment import Experiment
 from retroformer.endpoint.answers import RequestedCall, read_call, read_parts, strip_thinking
@@ -162,11 +162,11 @@ class ToolActor(_ModelActor):
             max_new_tokens=self.max_new_tokens,
             seed=self.seed(scene),
         )
-        answer = read_answer(message)
-        if not answer.calls:
-            return Move(action=answer.text, usage=usage, message=message)
-        first, *then = (_move(call, tools) for call in answer.calls)
-        told = {"thought": answer.text, "usage": usage, "then": tuple(then), "message": message}
+        text, calls = read_answer(message)
+        if not calls:
+            return Move(action=text, usage=usage, message=message)
+        first, *then = (_move(call, tools) for call in calls)
+        told = {"thought": text, "usage": usage, "then": tuple(then), "message": message}
         return first.model_copy(update=told)
 
     def _offered(self, scene: Scene) -> tuple[Tool, ...]:
@@ -205,20 +205,13 @@ def _move(call: RequestedCall, tools: tuple[Tool, ...]) -> Move:
         return Move(action=call.written, refusal=str(fault))
 
 
-class ToolAnswer(NamedTuple):
-    """Answer of a model without its thinking: text, calls or both."""
-
-    text: str
-    calls: tuple[RequestedCall, ...]
-
-
-def read_answer(message: Mapping[str, Any]) -> ToolAnswer:
-    """Return text and calls of an assistant's message, whatever else is in it."""
+def read_answer(message: Mapping[str, Any]) -> tuple[str, Sequence[RequestedCall]]:
+    """Return text and calls of an assistant's message without thinking, whatever else is in it."""
     content, called = message.get("content"), message.get("tool_calls")
     parts = read_parts(content if isinstance(content, list) else ())
     text = content if isinstance(content, str) else "".join(part.get("text", "") for part in parts.content)
     listed = called if isinstance(called, list) else [message["function_call"]] if message.get("function_call") else []
-    return ToolAnswer(storable(strip_thinking(text)).strip(), tuple(map(read_call, listed)) or tuple(parts.calls))
+    return storable(strip_thinking(text)).strip(), list(map(read_call, listed)) or parts.calls
 
 
 def tools_of_request(tools: Iterable[Tool]) -> list[dict[str, Any]]:
@@ -238,7 +231,7 @@ def conversation(beginning: Sequence[Message], scene: Scene, tools: Sequence[Too
     while steps:
         number, step = steps[0]
         message = scene.answers[number] if number < len(scene.answers) else None
-        calls = read_answer(message).calls if message is not None else ()
+        calls = read_answer(message)[1] if message is not None else ()
         if message is not None and all(map(_is_readable, calls)):
             taken = [each for _, each in steps[: len(calls) or 1]]
             turns += _answer_turns(message, calls, taken)

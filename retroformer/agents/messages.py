@@ -107,7 +107,7 @@ def _fields(message: Any) -> dict[str, Any]:
         return {"role": message[0], "content": message[1]} if len(message) == 2 else {}
     fields = dict(message) if isinstance(message, Mapping) else fields_of(message)
     if isinstance(fields.get("kwargs"), Mapping) and isinstance(fields.get("id"), list):
-        return {"type": fields["id"][-1], **fields["kwargs"]}
+        return {"type": next(reversed(fields["id"]), None), **fields["kwargs"]}
     if isinstance(fields.get("data"), Mapping) and "content" in fields["data"]:
         return {"type": fields.get("type"), **fields["data"]}
     return fields

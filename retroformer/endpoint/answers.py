@@ -163,6 +163,7 @@ def read_parts(parts: Iterable[Any]) -> MessageParts:
         elif _CALL.search(kind):
             read.calls.append(read_call(inner, kind))
         else:
+            fields.pop("text", None)
             read.content.append({**fields, "type": str(fields.get("type") or kind or "part")})
             if not _MEDIA.search(kind) and not read.unreadable:
                 read = read._replace(unreadable=f"[{number}] ({kind or ', '.join(fields) or 'nothing'})")
@@ -280,7 +281,7 @@ class ProviderAnswer(NamedTuple):
             return None
         text = join_text(self.message.get("content"))
         billed = bool(self.usage) and self.finish_reason is not None
-        if text is None and (billed or any(self.message.get(name) for name in _ANSWERS)):
+        if text in (None, []) and (billed or any(self.message.get(name) for name in _ANSWERS)):
             return ""
         return text if isinstance(text, str) else None
 
@@ -318,4 +319,4 @@ def join_text(content: object) -> object:
     """Return the text of a list of parts, which some reasoning models answer, without thinking; else the content."""
     if not (isinstance(content, list) and content and all(isinstance(part, Mapping | str) for part in content)):
         return content
-    return "".join(part["text"] for part in read_parts(content).content if part["type"] == "text")
+    return "".join(part.get("text", "") for part in read_parts(content).content if part["type"] == "text")

@@ -328,6 +328,9 @@ def test_the_messages_of_every_api_become_the_same_steps(form: str) -> None:
     [
         ({"role": "user", "content": [{"foo": {"bar": 1}}]}, r"messages\[0\].content\[0\] \(foo\) holds no text"),
         ({"role": "user", "content": [{"type": "hologram", "data": "x"}]}, r"content\[0\] \(hologram\) holds no text"),
+        ({"role": "assistant", "content": [{"text": 5}]}, r"messages\[0\].content\[0\] \(nothing\) holds no text"),
+        ({"role": "assistant", "parts": [{"type": "text", "text": 5}]}, r"parts\[0\] \(text\) holds no text"),
+        ({"id": [], "kwargs": {"content": "x"}}, r"messages\[0\] has no role"),
         ({"role": "user", "parts": [{"foo": 1}]}, r"messages\[0\].parts\[0\] \(foo\) holds no text"),
         (
             {"type": "item_reference", "id": "msg_1"},

@@ -142,6 +142,9 @@ def test_no_action_is_read_from_thinking(message: dict[str, Any]) -> None:
         {"content": None, "reasoning_content": "Action 1: search[seven]"},
         {"content": None, "tool_calls": [{"function": {"name": "search", "arguments": "{}"}}]},
         {"content": None, "refusal": "I cannot help with that."},
+        {"content": [], "tool_calls": [{"function": {"name": "search", "arguments": "{}"}}]},
+        {"content": [{"type": "text", "text": None}], "refusal": "I cannot help with that."},
+        {"content": [{"type": "text", "text": 5}]},
         {"content": "<think>Action 1: search[seven]"},
     ],
 )

@@ -62,9 +62,9 @@ def test_a_call_with_unreadable_arguments_is_shown_as_text_since_servers_refuse_
 
 def test_text_and_calls_are_read_without_thinking() -> None:
     message = called(("Search", {"title": "Paris"}), text="<think>Hm.</think>I search.")
-    answer = read_answer(message | {"reasoning_content": "Hm."})
-    assert answer.text == "I search."
-    assert [(call.name, call.arguments) for call in answer.calls] == [("Search", '{"title": "Paris"}')]
+    text, calls = read_answer(message | {"reasoning_content": "Hm."})
+    assert text == "I search."
+    assert [(call.name, call.arguments) for call in calls] == [("Search", '{"title": "Paris"}')]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,16 @@ def test_text_and_calls_are_read_without_thinking() -> None:
         ({}, "", []),
         ({"content": None, "tool_calls": None}, "", []),
         ({"content": [{"type": "text"}], "tool_calls": {}}, "", []),
+        ({"content": [{"type": "text", "text": 5}, {"type": "text", "text": "x"}]}, "x", []),
         ({"content": " done ", "tool_calls": []}, "done", []),
         ({"tool_calls": [None, {"function": None}, {"function": {"name": 3}}]}, "", ["", "", ""]),
         ({"tool_calls": [{"function": {"name": "half \ud800", "arguments": {}}}]}, "", ["half \ufffd"]),
     ],
 )
 def test_whatever_a_server_sends_is_read(message: dict[str, Any], text: str, names: list[str]) -> None:
-    answer = read_answer(message)
-    assert answer.text == text
-    assert [call.name for call in answer.calls] == names
+    said, calls = read_answer(message)
+    assert said == text
+    assert [call.name for call in calls] == names
 
 
 MISTRAL: dict[str, Any] = {
@@ -128,12 +129,8 @@ def test_the_message_of_the_provider_is_sent_back_as_it_came(message: dict[str, 
 
 def test_calls_that_a_proxy_leaves_in_the_content_are_read() -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "Search", "input": {"title": "Paris"}}
-    answer = read_answer({"content": [{"type": "text", "text": "I search."}, use], "tool_calls": None})
-    assert (answer.text, answer.calls[0].written, answer.calls[0].id) == (
-        "I search.",
-        'Search({"title": "Paris"})',
-        "toolu_1",
-    )
+    text, (call,) = read_answer({"content": [{"type": "text", "text": "I search."}, use], "tool_calls": None})
+    assert (text, call.written, call.id) == ("I search.", 'Search({"title": "Paris"})', "toolu_1")
 
 
 def test_a_call_with_blank_arguments_is_sent_back_with_an_object() -> None:
