@@ -49,7 +49,9 @@ def preflight(experiment: Experiment) -> tuple[Task, ...]:
         check_prompts(repetition)
         check_arms(repetition)
         refuse_adapters_trained_on(repetition, tasks)
-        refuse_tasks_of_runs(repetition, tasks)
+    # Once, since the stores of these runs are verified, and all actors read the same ones.
+    refuse_tasks_of_runs(experiment, tasks)
+    for repetition in repetitions(experiment).values():
         _refuse_untrained(repetition)
     return tasks
 
