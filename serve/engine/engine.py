@@ -162,9 +162,8 @@ class Engine:
         arriving = [self._remaining(row) > 0 for row in range(len(columns))]
         result = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
         complete = [row for row in range(len(columns)) if self._remaining(row) <= 0]
-        writing = {row: request for row in complete if isinstance(request := self._rows[row], TextGeneration)}
-        steps = [request.step for request in writing.values()]
-        chosen = dict(zip(writing, choose(result.logits_BV[list(writing)], steps), strict=True))
+        steps = {row: request.step for row in complete if isinstance(request := self._rows[row], TextGeneration)}
+        chosen = choose(result.logits_BV, steps)
         for row in reversed(complete):
             request = self._rows[row]
             if arriving[row]:

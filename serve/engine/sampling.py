@@ -1,6 +1,6 @@
 """Sampling of the next token from the model's logits, and completions that must be one of given texts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -41,16 +41,16 @@ class Step(NamedTuple):
     """If true, the model's own log-probability of the token is computed, too."""
 
 
-def choose(logits_BV: torch.Tensor, steps: Sequence[Step]) -> list[tuple[int, float]]:
-    """Return the next token of each row, the likeliest one at temperature 0, and its log-probability, else 0.
+def choose(logits_BV: torch.Tensor, steps: Mapping[int, Step]) -> dict[int, tuple[int, float]]:
+    """Return the next token of these rows, the likeliest one at temperature 0, and its log-probability, else 0.
 
     Only these numbers leave the logits' device. A GPU computes all rows at once; a CPU is faster row by row, in its
     cache. The draw is inverse transform sampling with one uniform number, in the order of the vocabulary: logits that
     differ only by rounding, as they do in a batch with other rows, give the same token.
     """
-    size = len(steps) if logits_BV.is_cuda else 1
-    parts = [slice(first, first + size) for first in range(0, len(steps), max(1, size))]
-    return [chosen for rows in parts for chosen in _choose(logits_BV[rows], steps[rows])]
+    if logits_BV.is_cuda:
+        return dict(zip(steps, _choose(logits_BV[list(steps)], list(steps.values())), strict=True)) if steps else {}
+    return {row: _choose(logits_BV[row : row + 1], [step])[0] for row, step in steps.items()}
 
 
 def _choose(logits_BV: torch.Tensor, steps: Sequence[Step]) -> list[tuple[int, float]]:

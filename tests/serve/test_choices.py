@@ -32,7 +32,7 @@ def test_a_choice_that_is_a_prefix_of_another_may_end_or_continue() -> None:
 def choose_of_two(sampling: SamplingParameters, written: Sequence[int] = (), count: int = 1) -> list[int]:
     """Return `count` tokens that are 1 or 3."""
     step = Step(sampling, torch.Generator().manual_seed(1), written, allowed=[1, 3])
-    return [token for token, _ in choose(EIGHTHS.expand(count, -1), [step] * count)]
+    return [token for token, _ in choose(EIGHTHS.expand(count, -1), dict.fromkeys(range(count), step)).values()]
 
 
 def test_the_likeliest_allowed_token_is_taken_at_temperature_0() -> None:
