@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import JsonValue
 
 from retroformer.config.sections.base import best_of
+from retroformer.endpoint.request_guard import Refusal
 from retroformer.errors import RetroformerError
 from retroformer.run.adapters import REFLECTOR
 from retroformer.run.promotions import NO_ADVICE, History, PromotedAdapter, current_of, name_of
@@ -29,7 +30,6 @@ from retroformer.run.stage_metrics import require_same_base
 
 from .engine.engine import Engine
 from .engine.model import BASE, Model
-from .guards import RequestError
 from .served_names import ServedNames
 
 PINNED_DIGITS = 12
@@ -129,12 +129,12 @@ class ServedModels:
     def hand_over(self, name: str, folder: Path) -> ServedModel:
         """Load the adapter in `folder`, serve it as `name`, and return its provenance.
 
-        The hash in it is of the files as they were just before the weights were read. Raises RequestError if the name
+        The hash in it is of the files as they were just before the weights were read. Raises Refusal if the name
         is not free, too many adapters are loaded, or the adapter cannot be served.
         """
         # Promotions decide who is the reflector, also in a run that has none yet.
         if not ADAPTER_NAME.fullmatch(name) or name == REFLECTOR:
-            raise RequestError(400, f"The name {name[:300]!a} is not free: names match {ADAPTER_NAME.pattern}.")
+            raise Refusal(400, f"The name {name[:300]!a} is not free: names match {ADAPTER_NAME.pattern}.")
         with self.changing:
             _require_readable(folder)
             if name in self._handed_over:
@@ -142,42 +142,42 @@ class ServedModels:
                 if loaded.adapter_sha256 == folder_sha256(folder):
                     return loaded  # A retry: the client did not get the first response.
             if name in self.targets:
-                raise RequestError(400, f"The name {name!r} is not free: take another one.")
+                raise Refusal(400, f"The name {name!r} is not free: take another one.")
             if len(self._handed_over) >= MAX_ADAPTERS:
                 limit = f"{MAX_ADAPTERS} adapters are loaded, which is the limit: unload one at /v1/unload_lora_adapter"
-                raise RequestError(400, f"{limit} ({', '.join(self._handed_over)}).")
+                raise Refusal(400, f"{limit} ({', '.join(self._handed_over)}).")
             try:
                 sha256 = folder_sha256(folder)
                 self._handed_over[name] = adapter = self.load(folder)
             except RetroformerError as error:
-                raise RequestError(400, str(error)) from error
+                raise Refusal(400, str(error)) from error
             served = self.targets["base"].model.model_copy(update={"adapter_sha256": sha256})
             self.replace((), {name: Target(served, adapter)})
             return served
 
     def unload_handed_over(self, name: str) -> None:
-        """Unload an adapter that a client has handed over, unless requests for it are not finished (RequestError)."""
+        """Unload an adapter that a client has handed over, unless requests for it are not finished (Refusal)."""
         with self.changing:
             if name not in self._handed_over:
-                raise RequestError(404, f"No adapter {name[:300]!a} was handed over.")
+                raise Refusal(404, f"No adapter {name[:300]!a} was handed over.")
             if self._engine.uses_adapter(self._handed_over[name]):
-                raise RequestError(409, f"Requests for {name!r} are not finished.")
+                raise Refusal(409, f"Requests for {name!r} are not finished.")
             self._model.unload_adapter(self._handed_over.pop(name))
             self.replace({name}, {})
 
 
 def _require_readable(folder: Path) -> None:
-    """Raise RequestError if reading `folder` as an adapter would fail or never end."""
+    """Raise Refusal if reading `folder` as an adapter would fail or never end."""
     try:
         files = {file.name: file.stat() for file in os.scandir(folder)}
     except (OSError, ValueError):  # ValueError if the text is no valid path.
         files = {}
     if ADAPTER_WEIGHTS not in files:
-        raise RequestError(404, f"There is no {ADAPTER_WEIGHTS} in {str(folder)[:300]!a} on the server's machine.")
+        raise Refusal(404, f"There is no {ADAPTER_WEIGHTS} in {str(folder)[:300]!a} on the server's machine.")
     if any(not (stat.S_ISREG(file.st_mode) or stat.S_ISDIR(file.st_mode)) for file in files.values()):
-        raise RequestError(400, f"{str(folder)!a} holds something that is neither a file nor a folder.")
+        raise Refusal(400, f"{str(folder)!a} holds something that is neither a file nor a folder.")
     if sum(file.st_size for file in files.values()) > MAX_FOLDER_BYTES:
-        raise RequestError(400, f"The files in {str(folder)!a} are larger than {MAX_FOLDER_BYTES} bytes.")
+        raise Refusal(400, f"The files in {str(folder)!a} are larger than {MAX_FOLDER_BYTES} bytes.")
 
 
 class PromotedReflector:

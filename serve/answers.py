@@ -11,12 +11,13 @@ from functools import partial
 
 import torch
 
+from retroformer.endpoint.request_guard import Refusal
+
 from .adapters import ServedModels, Target
 from .engine.engine import Engine
 from .engine.generation import DecodedText, Output, Request, Scoring, TextGeneration
 from .engine.model import Model
 from .engine.sampling import Choices, SamplingParameters
-from .guards import RequestError
 from .requests import GenerationRequest, prompt_tokens
 
 ANSWERS_AT_ONCE = 1024
@@ -48,16 +49,16 @@ class Answers:
         """Yield the latest outputs of a request by the number of the answer, until all answers are finished.
 
         Each has the whole text so far. A best-of request yields once. If the caller stops iterating, the rows of the
-        request are freed. Raises RequestError if the request cannot be answered, or an answer has failed.
+        request are freed. Raises Refusal if the request cannot be answered, or an answer has failed.
         """
         target = self.served.targets.get(request.model)
         if target is None:
-            raise RequestError(404, f"No model {request.model!a} is served here.", "model")
+            raise Refusal(404, f"No model {request.model!a} is served here.", "model")
         if target.silent:
             yield {number: Output(finish_reason="stop") for number in range(request.answers)}
             return
         if self._reserved + request.answers > ANSWERS_AT_ONCE:
-            raise RequestError(429, f"{self._reserved} answers are being written, and the limit is {ANSWERS_AT_ONCE}.")
+            raise Refusal(429, f"{self._reserved} answers are being written, and the limit is {ANSWERS_AT_ONCE}.")
         self._reserved += request.answers
         try:
             candidates = await asyncio.to_thread(self._candidates, request, target)
@@ -72,11 +73,11 @@ class Answers:
             self._reserved -= request.answers
 
     async def write(self, request: GenerationRequest) -> list[Output]:
-        """Return the last output of each answer. Raises RequestError, as `stream` does."""
+        """Return the last output of each answer. Raises Refusal, as `stream` does."""
         return await _last(self.stream(request))
 
     def _candidates(self, request: GenerationRequest, target: Target) -> list[list[TextGeneration]]:
-        """Return for each answer its generation, or several to choose from. Raises RequestError."""
+        """Return for each answer its generation, or several to choose from. Raises Refusal."""
         sampling = SamplingParameters(
             request.temperature, request.top_p, request.top_k, request.frequency_penalty, request.presence_penalty
         )
@@ -116,14 +117,14 @@ class Answers:
         text, longest = max(sequences.items(), key=lambda pair: len(pair[1]))
         if len(longest) > limit:
             message = f"The choice {text[:100]!a} has {len(longest)} tokens, and {limit} may be written."
-            raise RequestError(400, message, "choices")
+            raise Refusal(400, message, "choices")
         return Choices([*sequence, self.model.stop_tokens[0]] for sequence in sequences.values())
 
 
 async def write_best(engine: Engine, model: Model, candidates: Sequence[TextGeneration], reward: str) -> Output:
     """Write all candidates, score each distinct text with the adapter `reward`, and return the best output.
 
-    Ties go to the first candidate. The output counts the tokens of all candidates. Raises RequestError if one fails.
+    Ties go to the first candidate. The output counts the tokens of all candidates. Raises Refusal if one fails.
     """
     outputs = await _last(_outputs(engine, candidates))
     # Stripped, like the reflections that the reward model was trained on.
@@ -147,7 +148,7 @@ async def _last(stream: AsyncGenerator[dict[int, Output], None]) -> list[Output]
 async def _outputs(engine: Engine, requests: Sequence[Request]) -> AsyncGenerator[dict[int, Output], None]:
     """Submit requests, and yield their latest outputs by index until all are finished.
 
-    If the caller stops iterating, their rows are freed. Raises RequestError if one has failed.
+    If the caller stops iterating, their rows are freed. Raises Refusal if one has failed.
     """
     latest = LatestOutputs()
     for number, request in enumerate(requests):
@@ -158,7 +159,7 @@ async def _outputs(engine: Engine, requests: Sequence[Request]) -> AsyncGenerato
         while unfinished:
             outputs = await latest.get()
             if failure := next((output.failure for output in outputs.values() if output.failure), ""):
-                raise RequestError(500, failure)
+                raise Refusal(500, failure)
             unfinished -= {number for number, output in outputs.items() if output.finish_reason}
             yield outputs
     finally:

@@ -13,9 +13,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from retroformer.endpoint.request_guard import Refusal
+
 from .answers import Answers
 from .engine.generation import Output
-from .guards import RequestError, read_json, while_connected
+from .guards import openai_error, read_json, refusal_response, while_connected
 from .requests import AdapterRequest, ChatRequest, CompletionRequest, GenerationRequest
 from .supervisor import HEALTH
 
@@ -28,16 +30,16 @@ def application(routes: Sequence[Route]) -> Starlette:
     async def refused(request: Request, error: Any) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=499)  # Nobody reads it.
-        if isinstance(error, RequestError):
+        if isinstance(error, Refusal):
             refusal = error
         elif isinstance(error, HTTPException):
             path = request.url.path[:100]
-            refusal = RequestError(error.status_code, f"{request.method} {path!a}: {error.detail}.")
+            refusal = Refusal(error.status_code, f"{request.method} {path!a}: {error.detail}.")
         else:
-            refusal = RequestError(500, f"The server failed: {type(error).__name__}.")
-        return refusal.response
+            refusal = Refusal(500, f"The server failed: {type(error).__name__}.")
+        return refusal_response(refusal)
 
-    kinds: tuple[Any, ...] = (RequestError, HTTPException, ClientDisconnect, Exception)
+    kinds: tuple[Any, ...] = (Refusal, HTTPException, ClientDisconnect, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))
     app.router.redirect_slashes = False  # A redirect would repeat whatever host the client named.
     return app
@@ -75,7 +77,7 @@ class OpenAI:
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._answers.served.targets:
-            raise RequestError(404, f"No model {name[:200]!a} is served here.", "model")
+            raise Refusal(404, f"No model {name[:200]!a} is served here.", "model")
         return JSONResponse(_card(name))
 
     async def chat(self, request: Request) -> Response:
@@ -116,9 +118,9 @@ class OpenAI:
 
     async def health(self, _: Request) -> Response:
         if not self._loaded.done():
-            raise RequestError(503, "The models are being loaded.")
+            raise Refusal(503, "The models are being loaded.")
         if not self._answers.healthy:
-            raise RequestError(503, "The models do not answer.")
+            raise Refusal(503, "The models do not answer.")
         return JSONResponse({"status": "ready"})
 
 
@@ -186,6 +188,6 @@ async def _events(
         if body.stream_options.include_usage:
             usage = usage_of(body, [latest[number] for number in sorted(latest)])
             yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
-    except RequestError as error:
-        yield f"data: {json.dumps(error.body)}\n\n"
+    except Refusal as error:
+        yield f"data: {json.dumps(openai_error(error))}\n\n"
     yield DONE

@@ -20,12 +20,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from retroformer.endpoint.http_client import NoAnswer, fetch_now
+from retroformer.endpoint.request_guard import Refusal
 from retroformer.errors import ConfigError
 
 from .answers import Answers
 from .api import choice_of, usage_of
 from .engine.generation import Output
-from .guards import RequestError, read_json, while_connected
+from .guards import read_json, while_connected
 from .requests import CompletionRequest, Prompt, RenderedChat, prompt_tokens
 
 HEARTBEAT_SECONDS = 30.0
@@ -62,7 +63,7 @@ class FastChatWorker:
             "/worker_get_status": lambda: _status(self._answers),
             "/worker_get_conv_template": lambda: {"conv": self._template},
             "/model_details": lambda: {"context_length": self._answers.model.context_tokens},
-            "/worker_get_embeddings": lambda: _refusal(RequestError(400, "Embeddings are not served here.")),
+            "/worker_get_embeddings": lambda: _refusal(Refusal(400, "Embeddings are not served here.")),
         }
 
         async def respond(request: Request) -> Response:
@@ -76,7 +77,7 @@ class FastChatWorker:
         try:
             body = _completion(await read_json(request), stream=False)
             (output,) = await while_connected(request, self._answers.write(body))
-        except RequestError as refusal:
+        except Refusal as refusal:
             return JSONResponse(_refusal(refusal))
         return JSONResponse(_piece(body, output))
 
@@ -88,7 +89,7 @@ class FastChatWorker:
                 body = _completion(fields, stream=True)
                 async for latest in self._answers.stream(body):
                     yield json.dumps(_piece(body, latest[0])).encode() + PIECE_END
-            except RequestError as refusal:
+            except Refusal as refusal:
                 yield json.dumps(_refusal(refusal)).encode() + PIECE_END
 
         return StreamingResponse(pieces())
@@ -97,7 +98,7 @@ class FastChatWorker:
         model, prompt = self._answers.model, str((await read_json(request)).get("prompt", ""))
         try:
             count = len(await asyncio.to_thread(prompt_tokens, model, RenderedChat(prompt)))
-        except RequestError:  # It is empty or too long; FastChat refuses the latter by its count.
+        except Refusal:  # It is empty or too long; FastChat refuses the latter by its count.
             count = model.context_tokens + 1 if prompt else 0
         return JSONResponse({"count": count, "error_code": 0})
 
@@ -208,7 +209,7 @@ def _piece(body: CompletionRequest, output: Output) -> dict[str, Any]:
     return {"finish_reason": None, **text, "error_code": 0, "usage": usage_of(body, [output])}
 
 
-def _refusal(refusal: RequestError) -> dict[str, Any]:
+def _refusal(refusal: Refusal) -> dict[str, Any]:
     code = _CODES.get(refusal.status, ErrorCode.PARAM_OUT_OF_RANGE)
     return {"text": refusal.message, "error_code": int(code)}
 

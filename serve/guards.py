@@ -25,26 +25,16 @@ OPEN_FILES = 16_384
 T = TypeVar("T")
 
 
-class RequestError(Refusal):
-    """Raised to answer a request with an error in OpenAI's form."""
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The error in OpenAI's form."""
-        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.field, "code": self.status}}
-
-    @property
-    def response(self) -> JSONResponse:
-        """Response for the client."""
-        retry = {"Retry-After": str(RETRY_SECONDS)} if self.status in (429, 503) else {}
-        return JSONResponse(self.body, self.status, self.headers | retry)
+def openai_error(refusal: Refusal) -> dict[str, Any]:
+    """Return the body of a refusal in OpenAI's form."""
+    kind = "invalid_request_error" if refusal.status < 500 and refusal.status != 429 else "server_error"
+    return {"error": {"message": refusal.message, "type": kind, "param": refusal.field, "code": refusal.status}}
 
 
-def _openai_response(refusal: Refusal, _: Headers) -> JSONResponse:
-    error = RequestError(refusal.status, refusal.message, refusal.field)
-    error.headers = refusal.headers
-    return error.response
+def refusal_response(refusal: Refusal, _: Headers = ()) -> JSONResponse:
+    """Return the response to a refused request, whatever its headers."""
+    retry = {"Retry-After": str(RETRY_SECONDS)} if refusal.status in (429, 503) else {}
+    return JSONResponse(openai_error(refusal), refusal.status, refusal.headers | retry)
 
 
 class Guards(Guard):
@@ -63,7 +53,7 @@ class Guards(Guard):
         without_key: Collection[str] = (),
     ) -> None:
         """Guard `app`; `without_key` are paths that need no key, and `loopback` says if only this machine can ask."""
-        super().__init__(app, _openai_response, loopback=loopback)
+        super().__init__(app, refusal_response, loopback=loopback)
         self._loaded = loaded
         self._keys, self._without_key = [key.encode() for key in keys], without_key
 
@@ -72,11 +62,11 @@ class Guards(Guard):
         if not self._keys or scope["path"] in self._without_key:
             await super().check(scope, headers)
         elif not (is_health or self._has_key(headers)):
-            raise RequestError(401, "This endpoint asks for an API key: send it as `Authorization: Bearer KEY`.")
+            raise Refusal(401, "This endpoint asks for an API key: send it as `Authorization: Bearer KEY`.")
         if not is_health:
             await asyncio.wait([self._loaded], timeout=LOADING_SECONDS)
             if not self._loaded.done():
-                raise RequestError(503, "The models are being loaded.")
+                raise Refusal(503, "The models are being loaded.")
 
     def _has_key(self, headers: Headers) -> bool:
         sent = [value for name, value in headers if name == "authorization"]
@@ -92,20 +82,20 @@ async def read_json(request: Request) -> dict[str, Any]:
     NaN and infinities are accepted here and refused by the check of their field.
 
     Raises:
-        RequestError: the body is not JSON, or not an object; a name is in it twice, or text that is not Unicode.
+        Refusal: the body is not JSON, or not an object; a name is in it twice, or text that is not Unicode.
     """
     try:
         text = (await request.body()).decode()
         parsed = json.loads(text, object_pairs_hook=_unique_names)
     except RecursionError:
-        raise RequestError(400, "The request body is nested too deeply.") from None
+        raise Refusal(400, "The request body is nested too deeply.") from None
     except ValueError as error:
-        raise RequestError(400, f"The request body is not JSON: {error}.") from None
+        raise Refusal(400, f"The request body is not JSON: {error}.") from None
     if not isinstance(parsed, dict):
-        raise RequestError(400, "The request body is not a JSON object.")
+        raise Refusal(400, "The request body is not a JSON object.")
     if (path := surrogate_in_json(parsed, text)) is not None:
         field = shorten_name(path)
-        raise RequestError(400, f"{field}: half a character (a lone surrogate) is not text.", field)
+        raise Refusal(400, f"{field}: half a character (a lone surrogate) is not text.", field)
     return parsed
 
 
@@ -114,7 +104,7 @@ def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(parsed) < len(pairs):
         names = [name for name, _ in pairs]
         duplicate = shorten_name(next(name for name in names if names.count(name) > 1))
-        raise RequestError(400, f"{duplicate} appears twice in one object.", duplicate)
+        raise Refusal(400, f"{duplicate} appears twice in one object.", duplicate)
     return parsed
 
 

@@ -15,8 +15,10 @@ from pydantic import (
     model_validator,
 )
 
+from retroformer.endpoint.request_guard import Refusal
+
 from .engine.model import Model
-from .guards import RequestError, shorten_name
+from .guards import shorten_name
 
 ANSWERS = 128
 """Answers to one request: `n` times the number of prompts. The OpenAI protocol has the same limit."""
@@ -53,14 +55,14 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 class _Body(BaseModel):
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Self:
-        """Return the request in `body`. Raises RequestError, which names the first field at fault."""
+        """Return the request in `body`. Raises Refusal, which names the first field at fault."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         field = shorten_name(".".join(map(str, fault["loc"])))
         message = "not supported here" if fault["type"] == "extra_forbidden" else fault["msg"]
-        raise RequestError(400, f"{field}: {message.removeprefix('Value error, ')}.", field)
+        raise Refusal(400, f"{field}: {message.removeprefix('Value error, ')}.", field)
 
 
 class _Strict(_Body):
@@ -196,9 +198,9 @@ class GenerationRequest(_Strict):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.answers > ANSWERS:
-            raise RequestError(400, f"n times the number of prompts is more than {ANSWERS}.", "n")
+            raise Refusal(400, f"n times the number of prompts is more than {ANSWERS}.", "n")
         if self.with_tokens and (self.stream or self.choices):
-            raise RequestError(400, "logprobs is not supported in streams, nor with choices.", "logprobs")
+            raise Refusal(400, "logprobs is not supported in streams, nor with choices.", "logprobs")
         return self
 
 
@@ -220,7 +222,7 @@ class ChatRequest(GenerationRequest):
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             message = "max_completion_tokens differs from max_tokens, which is its older name."
-            raise RequestError(400, message, "max_completion_tokens")
+            raise Refusal(400, message, "max_completion_tokens")
         self.max_tokens = next(iter(limits), None)
         return self
 
@@ -255,14 +257,14 @@ class CompletionRequest(GenerationRequest):
 def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
     """Return a prompt in tokens.
 
-    Raises RequestError if it is too long for the context or empty, has a token outside the vocabulary, which would fail
+    Raises Refusal if it is too long for the context or empty, has a token outside the vocabulary, which would fail
     every row of its pass, or is a chat that the model's chat template refuses.
     """
     if isinstance(prompt, Chat):
         try:
             prompt = RenderedChat(model.render([message.model_dump() for message in prompt.messages]))
         except Exception as error:  # Chat templates are third-party programs and may raise anything.
-            raise RequestError(400, f"The model's chat template refuses this: {error}.", "messages") from error
+            raise Refusal(400, f"The model's chat template refuses this: {error}.", "messages") from error
     if isinstance(prompt, list):
         tokens = prompt
     else:
@@ -271,16 +273,16 @@ def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
             raise _too_long(model, f"more than {model.context_tokens}")
         tokens = encode(text)
     if not tokens:
-        raise RequestError(400, "The prompt has no tokens, and at least one is needed.", "prompt")
+        raise Refusal(400, "The prompt has no tokens, and at least one is needed.", "prompt")
     if not 0 <= min(tokens) <= max(tokens) < model.vocabulary:
-        raise RequestError(400, f"Tokens of a prompt are 0 to {model.vocabulary - 1}.", "prompt")
+        raise Refusal(400, f"Tokens of a prompt are 0 to {model.vocabulary - 1}.", "prompt")
     if len(tokens) >= model.context_tokens:
         raise _too_long(model, str(len(tokens)))
     return tokens
 
 
-def _too_long(model: Model, count: str) -> RequestError:
-    return RequestError(
+def _too_long(model: Model, count: str) -> Refusal:
+    return Refusal(
         400,
         f"This model's maximum context length is {model.context_tokens} tokens. However, your messages resulted in "
         f"{count} tokens. Please reduce the length of the messages.",
