@@ -131,7 +131,7 @@ def fields_of(task: Any) -> Mapping[Any, Any] | None:
         return task
     if is_dataclass(task) and not isinstance(task, type):
         return {field.name: getattr(task, field.name) for field in dataclass_fields(task)}
-    method = getattr(task, "model_dump", None) or getattr(task, "_asdict", None)
+    method: Callable[[], Mapping[Any, Any]] | None = getattr(task, "model_dump", None) or getattr(task, "_asdict", None)
     return method() if callable(method) and not isinstance(task, type) else None
 
 

@@ -250,7 +250,7 @@ def _in_our_form(text: str) -> str:
     for place in ("attempt", "retry") if isinstance(case, dict) else ():
         attempt = case.get(place)
         messages = attempt.get("messages") if isinstance(attempt, dict) else None
-        if isinstance(messages, list):
+        if attempt and isinstance(messages, list):
             attempt["messages"] = _chat_messages(messages)
     return json.dumps(case)
 

@@ -66,7 +66,7 @@ def write_pairs(pairs: Iterable[SamplePair], folder: Path) -> Rows[SamplePair]:
     """Write `pairs` one by one to a temporary file in `folder`. Raises OSError: the disk is full."""
     columns = ("prompt_ids", "chosen_ids", "rejected_ids")
     tokens = ((pair.prompt_ids, pair.chosen.response_ids, pair.rejected.response_ids) for pair in pairs)
-    rows = (dict(zip(columns, row, strict=True)) for row in tokens)
+    rows: Iterator[Row] = (dict(zip(columns, row, strict=True)) for row in tokens)
     return Rows(_write_table(rows, columns, folder), lambda row: _pair(*(row[name] for name in columns)))
 
 

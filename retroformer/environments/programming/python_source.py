@@ -29,8 +29,7 @@ def definitions(code: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef |
     """Return the functions and classes that a module defines at its top level, by name; none if it is not Python."""
     tree = parse(code)
     body = tree.body if tree else []
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return {node.name: node for node in body if isinstance(node, kinds)}
+    return {node.name: node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
 
 
 def called_names(node: ast.AST) -> set[str]:
