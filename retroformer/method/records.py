@@ -96,12 +96,8 @@ class Usage(Record):
     @property
     def of_fact(self) -> "Usage":
         """The usage within the bounds of a fact."""
-        return Usage(
-            calls=min(self.calls, _MOST_TOKENS),
-            prompt_tokens=min(self.prompt_tokens, _MOST_TOKENS),
-            completion_tokens=min(self.completion_tokens, _MOST_TOKENS),
-            dollars=min(self.dollars, _MOST_DOLLARS),
-        )
+        tokens = {name: min(getattr(self, name), _MOST_TOKENS) for name in Usage.model_fields}
+        return Usage.model_validate(tokens | {"dollars": min(self.dollars, _MOST_DOLLARS)})
 
 
 class Tool(Record):
