@@ -204,10 +204,8 @@ def test_every_client_is_the_same() -> None:
     found = {str(path.relative_to(ROOT)) for path in SOURCE if opens_connections(path)}
     assert found == {
         "retroformer/endpoint/http_client.py",
-        "retroformer/endpoint/model.py",  # OpenAI's, over the client of the next module.
-        "retroformer/endpoint/openai_client.py",
         "retroformer/integrations/gateway/upstream.py",
     }
     assert having("websockets.sync.client") == {"retroformer/integrations/openenv/server.py"}
-    for path in ("endpoint/openai_client.py", "integrations/gateway/upstream.py", "integrations/openenv/server.py"):
+    for path in ("endpoint/retries.py", "integrations/gateway/upstream.py", "integrations/openenv/server.py"):
         assert "from retroformer.endpoint.http_client import" in (ROOT / "retroformer" / path).read_text()

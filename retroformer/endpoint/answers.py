@@ -159,7 +159,8 @@ def read_parts(parts: Iterable[Any]) -> MessageParts:
         if text is not None:
             read.content.append({"type": kind if kind == "refusal" else "text", "text": text})
         elif _RESULT.search(kind):
-            read.results.append(CallResult(_payload(inner), _identity(inner)))
+            output = _first(inner, _OUTPUTS)
+            read.results.append(CallResult("" if output is None else _result_text(output), _identity(inner)))
         elif _CALL.search(kind):
             read.calls.append(read_call(inner, kind))
         else:
@@ -191,15 +192,16 @@ def read_call(call: Any, kind: str = "") -> RequestedCall:
             call = json.loads(call)
     fields = fields_of(call)
     inner = next((fields[name] for name in ("function", "custom") if isinstance(fields.get(name), Mapping)), fields)
-    named = _first(inner, _NAMES) or (kind.removesuffix("_call") if kind not in _UNNAMED_CALLS else "")
-    arguments: object = next((inner[name] for name in _ARGUMENTS if inner.get(name)), None)
+    named, arguments = _first(inner, _NAMES), _first(inner, _ARGUMENTS)
+    if not isinstance(named, str):
+        named = "" if kind in _UNNAMED_CALLS else kind.removesuffix("_call")
     if isinstance(arguments, str):
         arguments = storable(strip_thinking(arguments))
     return RequestedCall(storable(strip_thinking(named)), arguments, _identity(fields))
 
 
 def _identity(fields: Mapping[str, Any]) -> str | None:
-    value = next((fields[name] for name in _IDS if fields.get(name) not in (None, "")), None)
+    value = _first(fields, _IDS)
     return None if value is None else storable(str(value))
 
 
@@ -226,13 +228,9 @@ def _text_in(part: Mapping[str, Any], kind: str) -> str | None:
     return text if isinstance(text, str) and not (_RESULT.search(kind) or _CALL.search(kind)) else None
 
 
-def _first(fields: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """Return the first of these fields that is a text, and not an empty one."""
-    return next((value for name in names if isinstance(value := fields.get(name), str) and value), None)
-
-
-def _payload(result: Mapping[str, Any]) -> str:
-    return _result_text(next((result[name] for name in _OUTPUTS if name in result), ""))
+def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """Return the first of these fields that is not empty; None without one."""
+    return next((fields[name] for name in names if fields.get(name) not in (None, "", {}, [])), None)
 
 
 def _result_text(result: Any) -> str:

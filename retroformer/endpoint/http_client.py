@@ -7,6 +7,7 @@ that cannot be followed is a ConfigError that names it.
 import asyncio
 import importlib.util
 import ipaddress
+import json
 import os
 import re
 import ssl
@@ -23,6 +24,7 @@ import httpx
 
 from retroformer.endpoint.compression import Decompressor, UnreadableBody
 from retroformer.endpoint.request_guard import is_loopback
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError
 
@@ -31,12 +33,18 @@ LARGEST_ANSWER_BYTES = 16_000_000
 ACCEPTED = {"Accept-Encoding": "gzip"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR")
+_IDLE_CONNECTIONS = 100
 _LOOKUP_SECONDS = 1.0
 """Time beyond the deadline, after which a thread that looks up a name is left behind."""
 
 
 class NoAnswer(Exception):
     """An exchange that failed; the message goes on from the name of the server."""
+
+    def __init__(self, what: str, *, is_lost: bool = False) -> None:
+        super().__init__(what)
+        self.is_lost = is_lost
+        """True if the connection failed, which may pass."""
 
 
 class Answer(NamedTuple):
@@ -50,6 +58,11 @@ class Answer(NamedTuple):
     def text(self) -> str:
         return self.content.decode(errors="replace")
 
+    def parsed(self) -> object:
+        """Return the JSON of a response, or its text if it has another type. Raises ValueError, RecursionError."""
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return json.loads(self.content) if kind.endswith("json") else self.text
+
 
 async def fetch(
     method: str,
@@ -57,9 +70,8 @@ async def fetch(
     seconds: float,
     *,
     headers: Mapping[str, str] | None = None,
-    params: Mapping[str, str] | None = None,
-    json: object = None,
     largest: int = LARGEST_ANSWER_BYTES,
+    **options: Any,
 ) -> Answer:
     """Send a request and return the whole response, which must end within `seconds`. Redirects of GET are followed.
 
@@ -69,30 +81,41 @@ async def fetch(
     """
     try:
         # The client's own timeout would restart at every byte.
-        async with (
-            asyncio.timeout(seconds),
-            http_client(url, headers, timeout=None) as client,
-            client.stream(method, url, params=params, json=json, follow_redirects=method == "GET") as response,
-        ):
-            return Answer(response.status_code, response.headers, await read_body(response, largest))
+        async with asyncio.timeout(seconds), http_client(url, headers, timeout=None) as client:
+            return await exchange(client, method, url, largest, follow_redirects=method == "GET", **options)
     except TimeoutError:
         raise NoAnswer(f"gave no answer within {seconds:.3g} s") from None
+
+
+async def exchange(
+    client: httpx.AsyncClient, method: str, url: str, largest: int = LARGEST_ANSWER_BYTES, **options: Any
+) -> Answer:
+    """Send a request and return the whole response, however long it takes. Raises NoAnswer."""
+    try:
+        async with client.stream(method, url, **options) as response:
+            decompressor = Decompressor(response.headers.get("content-encoding", ""), largest)
+            body = bytearray()
+            async for chunk in response.aiter_raw():
+                body += decompressor.decompress(chunk)
+            decompressor.end()
+            return Answer(response.status_code, response.headers, bytes(body))
     except UnreadableBody as error:
-        raise NoAnswer(str(error)) from None
+        raise NoAnswer(f"answered {error}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise NoAnswer(f"cannot be reached: {type(error).__name__}: {_reason(error)}") from None
+        lost = isinstance(error, httpx.HTTPError)
+        raise NoAnswer(f"cannot be reached: {type(error).__name__}: {reason_of(error)}", is_lost=lost) from None
 
 
-def _reason(error: BaseException) -> str:
-    """Return the system's reason for a failure, or the library's words if there is none."""
+def reason_of(error: BaseException) -> str:
+    """Return the system's reason for a failure, or the library's words without secrets if there is none."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return redact(str(cause.reason if cause.strerror is None else cause.strerror))
         if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
             return os.strerror(cause.errno)
         cause = cause.__cause__ or cause.__context__
-    return str(error)
+    return redact(" ".join(str(error).split())) or type(error).__name__
 
 
 def fetch_now(method: str, url: str, seconds: float, **options: Any) -> Answer:
@@ -113,25 +136,31 @@ def fetch_now(method: str, url: str, seconds: float, **options: Any) -> Answer:
 
 
 def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: float | None) -> httpx.AsyncClient:
-    """Return a client for this address, for an exchange that does not end with one response. Raises ConfigError."""
-    return httpx.AsyncClient(headers=ACCEPTED | dict(headers or {}), timeout=timeout, **route(url))
+    """Return a client for this address, with any number of connections. Raises ConfigError."""
+    way = route(url)
+    return httpx.AsyncClient(
+        headers=ACCEPTED | dict(headers or {}),
+        timeout=timeout,
+        limits=httpx.Limits(max_keepalive_connections=_IDLE_CONNECTIONS),
+        proxy=way.proxy,
+        verify=way.trusted,
+        trust_env=False,
+    )
 
 
-async def read_body(response: Any, largest: int) -> bytes:
-    """Read a response of httpx, or of the OpenAI library's form of it. Raises UnreadableBody."""
-    decompressor, body = Decompressor(response.headers.get("content-encoding", ""), largest), bytearray()
-    async for chunk in response.aiter_raw():
-        body += decompressor.decompress(chunk)
-    return bytes(body)
+class Route(NamedTuple):
+    """How an address is reached."""
+
+    proxy: str | None
+    trusted: ssl.SSLContext
+    """Authorities of certificates; none for an address without encryption, so that no redirect to one is trusted."""
 
 
-def route(url: str) -> dict[str, Any]:
-    """Return the arguments that lead a client of httpx to this address. Raises ConfigError."""
+def route(url: str) -> Route:
+    """Return the way to this address that the environment sets. Raises ConfigError."""
     proxy = proxy_for(url)
-    encrypted = any(address.lower().startswith("https:") for address in (url, proxy or ""))
-    # Without authorities a redirect to an encrypted address fails, rather than being trusted.
-    verify = certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return {"proxy": proxy, "verify": verify, "trust_env": False}
+    encrypted = any(address.lower().startswith(("https:", "wss:")) for address in (url, proxy or ""))
+    return Route(proxy, certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
 def proxy_for(url: str) -> str | None:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -154,23 +154,12 @@ class LanguageModel:
         return self._servers
 
     def _server(self, base_url: SecretUrl) -> ModelAddress:
-        from openai import AsyncOpenAI
-
-        from retroformer.endpoint.openai_client import BoundedClient
+        from retroformer.endpoint.http_client import http_client
 
         key = os.environ.get(self.endpoint.api_key_env) or "none"
         keep_secret(key)
-        address, _, query = _check_address(base_url).partition("?")
-        client = AsyncOpenAI(
-            base_url=address,
-            # The library would append paths after the query of its base_url.
-            default_query=dict(parse_qsl(query, keep_blank_values=True)) or None,
-            api_key=key,
-            # RetriedRequest does the retries and applies the time limit.
-            max_retries=0,
-            timeout=None,
-            http_client=BoundedClient(address),
-        )
+        # A user and password in the address replace the key.
+        client = http_client(_check_address(base_url), {"Authorization": f"Bearer {key}"}, timeout=None)
         return ModelAddress(base_url, client, self._paces.setdefault(str(base_url), Pace()))
 
     def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
@@ -219,7 +208,7 @@ class LanguageModel:
     async def close(self) -> None:
         """Close the connections."""
         for server in self._servers:
-            await server.client.close()
+            await server.client.aclose()
 
 
 def _check_address(base_url: SecretUrl) -> str:

@@ -5,7 +5,7 @@ import contextlib
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -17,9 +17,9 @@ from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
 from retroformer.method.records import Usage
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from httpx import AsyncClient
 
-    from retroformer.endpoint.openai_client import RequestProgress
+    from retroformer.endpoint.http_client import Answer
 
 
 TRIES = 3
@@ -150,8 +150,13 @@ class ModelAddress:
     """An address that serves the model, with its client and its pace."""
 
     address: SecretUrl
-    client: "AsyncOpenAI"
+    client: "AsyncClient"
     pace: Pace
+
+    def url_of(self, path: str) -> str:
+        """Return the URL of a path below the address, with the query of the address."""
+        base, mark, query = self.address.secret_url().partition("?")
+        return f"{base.rstrip('/')}{path}{mark}{query}"
 
 
 def least_loaded(servers: Sequence[ModelAddress]) -> ModelAddress:
@@ -183,7 +188,8 @@ class RetriedRequest:
 
     def __post_init__(self) -> None:
         self._server = self.servers[0]
-        self._progress: RequestProgress | None = None
+        self._may_be_charged = False
+        """True once the body of an attempt has begun to be sent, until its response is read or is an error."""
         self._last_fault = ""
 
     async def answer(self) -> object:
@@ -249,36 +255,43 @@ class RetriedRequest:
 
     async def _once(self) -> object:
         """Send the request once. Raises _TemporaryFailure, EndpointFailure."""
-        import openai
+        from retroformer.endpoint.http_client import NoAnswer, exchange
 
-        from retroformer.endpoint.openai_client import PROGRESS, RequestProgress, UnreadableAnswer
-
-        self._progress = RequestProgress()
-        PROGRESS.set(self._progress)
+        url, events = self._server.url_of(self.path), {"trace": self._note}
         try:
-            # The client's typed methods validate every field of requests and responses: half of a rollout's time.
-            answer: object = await self._server.client.post(self.path, body=self.body, cast_to=object)
-        except openai.APIStatusError as error:
-            raise self._status_fault(error) from None
-        except (openai.OpenAIError, ValueError, RecursionError) as error:
+            answer = await exchange(
+                self._server.client, "POST", url, json=self.body, extensions=events, follow_redirects=True
+            )
+            parsed = answer.parsed() if answer.status < 300 else None
+        except NoAnswer as error:
             self._count_lost_answer()
-            cause = error.__cause__ if isinstance(error.__cause__, UnreadableAnswer) else error
-            if isinstance(cause, UnreadableAnswer):
-                raise self._failure(str(cause)) from None
-            what = f"{type(error).__name__}: {_shorten(str(error))}"
-            lost = isinstance(error, openai.APIConnectionError)
-            raise _TemporaryFailure(what, is_overload=True) if lost else self._failure(what) from None
-        self._progress = None
-        return answer
+            what = str(error)
+            raise _TemporaryFailure(what, is_overload=True) if error.is_lost else self._failure(what) from None
+        except (ValueError, RecursionError) as error:
+            self._count_lost_answer()
+            raise self._failure(f"{type(error).__name__}: {_shorten(str(error))}") from None
+        self._may_be_charged = False
+        if answer.status >= 300:
+            raise self._status_fault(answer)
+        return parsed
 
-    def _status_fault(self, error: "APIStatusError") -> Exception:
-        what = f"answered {error.status_code}: {_reason(error)}"
-        if error.status_code in _REFUSAL_STATUSES or "insufficient_quota" in (error.code, error.type):
+    async def _note(self, event: str, info: Mapping[str, Any]) -> None:
+        """Follow the events of the HTTP client."""
+        if event.endswith("send_request_body.started"):
+            self._may_be_charged = True
+        elif event.endswith("receive_response_headers.complete") and info["return_value"][1] >= 400:
+            self._may_be_charged = False
+
+    def _status_fault(self, answer: "Answer") -> Exception:
+        error = _error_of(answer)
+        words = _shorten(str(error.get("message") or error.get("detail") or error or ""))
+        what = f"answered {answer.status}: {words}" if words else f"answered {answer.status}"
+        if answer.status in _REFUSAL_STATUSES or "insufficient_quota" in (error.get("code"), error.get("type")):
             return EndpointRefusal(self._sentence(what), usage=self.lost)
-        if not is_temporary(error.status_code):
+        if not is_temporary(answer.status):
             return self._failure(what)
-        is_overload = error.status_code in _OVERLOAD_STATUSES
-        return _TemporaryFailure(what, requested_pause(error.response.headers), is_overload=is_overload)
+        is_overload = answer.status in _OVERLOAD_STATUSES
+        return _TemporaryFailure(what, requested_pause(answer.headers), is_overload=is_overload)
 
     def _sentence(self, what: str) -> str:
         return self.sentence(what, self._server.address)
@@ -288,9 +301,9 @@ class RetriedRequest:
 
     def _count_lost_answer(self) -> None:
         """Add the price of a lost response, at most once per attempt."""
-        if self._progress is not None and self._progress.may_be_charged:
+        if self._may_be_charged:
             self.lost += self.lost_answer
-        self._progress = None
+        self._may_be_charged = False
 
 
 class _TemporaryFailure(Exception):
@@ -309,12 +322,14 @@ def _left(limit: asyncio.Timeout) -> float:
     return (limit.when() or math.inf) - asyncio.get_running_loop().time()
 
 
-def _reason(error: "APIStatusError") -> str:
-    """Return the server's own message, from whichever field holds it."""
-    reason = error.body
-    if isinstance(reason, dict):
-        reason = reason.get("message") or reason.get("detail") or reason
-    return _shorten(str(reason or error.response.reason_phrase))
+def _error_of(answer: "Answer") -> Mapping[str, Any]:
+    """Return the server's own description of an error: its field `error`, or all of it."""
+    error: object = answer.text
+    with contextlib.suppress(ValueError, RecursionError):
+        error = answer.parsed()
+    if isinstance(error, dict):
+        error = error.get("error") or error
+    return error if isinstance(error, dict) else {"message": error}
 
 
 def _shorten(words: str) -> str:

@@ -18,7 +18,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
 MODEL_FILES = ("config.json", "tokenizer*", "*.jinja")
 """Files that define a model beside its weights."""
-PACKAGES = ("retroformer", "torch", "transformers", "peft", "trl", "bitsandbytes", "fschat", "openai", "alfworld")
+PACKAGES = ("retroformer", "torch", "transformers", "peft", "trl", "bitsandbytes", "fschat", "httpx", "alfworld")
 
 
 def trained_sha256(adapter: str | None, reward: str | None) -> str | None:

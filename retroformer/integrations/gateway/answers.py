@@ -204,15 +204,7 @@ async def forward(
         status=answer.status, reason=answer.reason, headers=end_to_end_headers(answer.headers)
     )
     try:
-        if read is None or record is None:
-            await response.prepare(request)
-            async for chunk in _chunks(answer):
-                await response.write(chunk)
-        elif read.streams:
-            await response.prepare(request)
-            await _stream_and_read(response, answer, read, record)
-        else:
-            await _read_and_send(request, response, answer, read, record)
+        await _send(request, response, answer, read, record)
     except _ProviderDisconnect as error:
         _LOGGER.warning("The provider ended an answer early: %s.", error)
         if read is not None:
@@ -227,43 +219,33 @@ async def forward(
     return response
 
 
-async def _read_and_send(
+async def _send(
     request: web.Request,
     response: web.StreamResponse,
     answer: aiohttp.ClientResponse,
-    read: RecordedAnswer,
-    record: Callable[[], Awaitable[None]],
+    read: RecordedAnswer | None,
+    record: Callable[[], Awaitable[None]] | None,
 ) -> None:
-    """Send an answer once it is recorded, or as it comes once it cannot be read: it may be too large to be held."""
+    """Send an answer as it comes, but one that is read and is no stream once it is recorded."""
     held = bytearray()
-    async for chunk in _chunks(answer):
-        read.feed(chunk)
-        held += chunk
-        if not read.readable:
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write(held)
-            held = bytearray()
-    read.end()
-    await record()
-    if not response.prepared:
+    if read is None or read.streams:
         await response.prepare(request)
-    await response.write(held)
-
-
-async def _stream_and_read(
-    response: web.StreamResponse,
-    answer: aiohttp.ClientResponse,
-    read: RecordedAnswer,
-    record: Callable[[], Awaitable[None]],
-) -> None:
     async for chunk in _chunks(answer):
-        read.feed(chunk)
-        if read.complete:
-            await record()
-        await response.write(chunk)
-    read.end()
-    await record()
+        held += chunk
+        if read is not None and record is not None:
+            read.feed(chunk)
+            if read.complete:
+                await record()
+            if read.readable and not read.streams:
+                continue  # One that cannot be read may be too large to be held.
+        await response.prepare(request)
+        await response.write(held)
+        held = bytearray()
+    if read is not None and record is not None:
+        read.end()
+        await record()
+    await response.prepare(request)
+    await response.write(held)
 
 
 async def _chunks(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

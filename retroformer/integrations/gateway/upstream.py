@@ -1,17 +1,15 @@
 """Forwards calls to the provider: bodies byte for byte, the status, and all headers but hop-by-hop ones."""
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from ssl import SSLContext
 
 import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from retroformer.endpoint.compression import ENCODINGS, Decompressor, UnreadableBody
-from retroformer.endpoint.http_client import certificates, proxy_for
+from retroformer.endpoint.compression import ENCODINGS, UnreadableBody, decompressed
+from retroformer.endpoint.http_client import reason_of, route
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, EndpointFailure
 
@@ -49,7 +47,10 @@ class Upstream:
         address, self._credentials = url.split_user()
         address, _, self._query = address.partition("?")
         self._address = address.rstrip("/")
-        self._proxy, self._ssl = _route(address)
+        self._route = route(address)
+        if self._route.proxy is not None and not self._route.proxy.lower().startswith("http"):
+            proxy = SecretUrl(self._route.proxy)
+            raise ConfigError(f"The gateway cannot use the proxy {proxy}: set HTTPS_PROXY to one of HTTP.")
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -92,12 +93,12 @@ class Upstream:
                 headers=headers,
                 data=body,
                 allow_redirects=False,
-                proxy=self._proxy,
-                ssl=self._ssl,
+                proxy=self._route.proxy,
+                ssl=self._route.trusted,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EndpointFailure(
-                f"The provider at {self.url} cannot be reached ({_reason(error)}): check --upstream and the network."
+                f"The provider at {self.url} cannot be reached ({reason_of(error)}): check --upstream and the network."
             ) from error
         try:
             yield answer
@@ -130,26 +131,9 @@ def _request_headers(request: web.BaseRequest, *, changed: bool, read: bool) -> 
     return headers
 
 
-def _reason(error: Exception) -> str:
-    """Return the cause without the address, whose credentials an error of the library might show."""
-    cause: BaseException = getattr(error, "os_error", error)
-    number = cause.errno if isinstance(cause, OSError) else None
-    return os.strerror(number) if number is not None and number > 0 else type(cause).__name__
-
-
-def _route(address: str) -> tuple[str | None, SSLContext | bool]:
-    """Return the proxy and the trusted authorities for an address. Raises ConfigError."""
-    proxy = proxy_for(address)
-    if proxy is not None and not proxy.lower().startswith(("http:", "https:")):
-        raise ConfigError(f"The gateway cannot use the proxy {SecretUrl(proxy)}: set HTTPS_PROXY to one of HTTP.")
-    return proxy, certificates() if address.lower().startswith("https:") else True
-
-
 def unpack(body: bytes, encoding: str) -> bytes | None:
     """Return a body without its compression; None if it cannot be read, is cut short or is too large."""
     try:
-        decompressor = Decompressor(encoding, LARGEST_BYTES)
-        plain = decompressor.decompress(body)
+        return decompressed(body, encoding, LARGEST_BYTES)
     except UnreadableBody:
         return None
-    return plain if decompressor.complete else None

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from retroformer.endpoint.http_client import NoAnswer, certificates, fetch_now, proxy_for
+from retroformer.endpoint.http_client import NoAnswer, fetch_now, route
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.bounded import MOST_LEVELS, json_fault
@@ -206,14 +206,15 @@ class OpenEnvSession:
         """Open it. Raises EnvironmentFailure; ConfigError if the config names no server."""
         self._timeout = section.timeout_seconds
         address = f"{section.address('ws')}/ws"
+        way = route(address)
         try:
             self._socket = connect(
                 address,
                 open_timeout=self._timeout,
                 close_timeout=1,
                 max_size=_LARGEST_BYTES,
-                proxy=proxy_for(address),
-                ssl=certificates() if address.startswith("wss:") else None,
+                proxy=way.proxy,
+                ssl=way.trusted if address.startswith("wss:") else None,
             )
         except (OSError, WebSocketException, ValueError) as error:
             raise _unreachable(section, error) from None

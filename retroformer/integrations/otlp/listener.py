@@ -3,11 +3,8 @@
 Every request becomes a file of the inbox, named after its content, so that a request that is sent again is kept once.
 """
 
-import gzip
 import hashlib
-import io
 import json
-import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from retroformer.endpoint.compression import UnreadableBody, decompressed
 from retroformer.endpoint.request_guard import JSON, Headers, Refusal
 from retroformer.endpoint.server import RETRY_SECONDS, Guard, listen, server_of
 from retroformer.errors import MissingInput
@@ -59,8 +57,12 @@ def app(inbox: Path) -> Guard:
     async def receive(request: Request) -> Response:
         kind = _kind(request.headers.items())
         try:
-            content = _unpack(await request.body(), request.headers.get("content-encoding", "identity"))
+            encoding = request.headers.get("content-encoding", "")
+            content = await run_in_threadpool(decompressed, await request.body(), encoding, MESSAGE_BYTES)
             faults = await run_in_threadpool(_keep, inbox, content, kind)
+        except UnreadableBody as error:
+            sentence = f"The request was sent {error}: send gzip or none, and at most {size(MESSAGE_BYTES)} at once."
+            return _error(Refusal(error.status, sentence), request.headers.items())
         except Refusal as refusal:
             return _error(refusal, request.headers.items())
         return Response(_receipt(kind, faults), media_type=kind)
@@ -73,25 +75,6 @@ def _kind(headers: Headers) -> str:
     """Return the content type of a request; JSON if it has none that is served."""
     kind = dict(headers).get("content-type", "").partition(";")[0].strip().lower()
     return kind if kind == _PROTOBUF else JSON
-
-
-def _unpack(content: bytes, encoding: str) -> bytes:
-    """Return the decompressed body. Raises Refusal if it is too large or damaged."""
-    encoding = encoding.strip().lower()
-    if encoding not in ("gzip", "identity", ""):
-        raise Refusal(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
-    if encoding != "gzip":
-        return content
-    try:
-        with gzip.open(io.BytesIO(content)) as unpacked:
-            plain = unpacked.read(MESSAGE_BYTES + 1)
-    except EOFError:
-        raise Refusal(400, "The body is cut short: send it again.") from None
-    except (OSError, zlib.error) as error:
-        raise Refusal(400, f"The body is not gzip ({error}): send it again.") from None
-    if len(plain) > MESSAGE_BYTES:
-        raise Refusal(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
-    return plain
 
 
 def _keep(inbox: Path, content: bytes, kind: str) -> list[str]:

@@ -153,7 +153,9 @@ def test_a_changed_arm_never_mixes_with_the_facts_of_the_old_one(tmp_path: Path)
 def test_a_fault_on_the_command_line_is_one_sentence_and_status_1(tmp_path: Path) -> None:
     done = run(tmp_path, "eval", str(write_config(tmp_path, "http://127.0.0.1:1/v1")))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "The model 'big' at http://127.0.0.1:1/v1 APIConnectionError: Connection error.\n"
+    assert (
+        done.stderr == "The model 'big' at http://127.0.0.1:1/v1 cannot be reached: ConnectError: Connection refused.\n"
+    )
 
 
 def test_a_judge_that_is_always_wrong_makes_the_agent_play_won_games_again_and_loses_none(tmp_path: Path) -> None:

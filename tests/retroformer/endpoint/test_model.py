@@ -153,7 +153,7 @@ SAID = {
     Behaviour.REFUSED: "answered 400: the name is not free.",
     Behaviour.GARBAGE: "answered with something that is not a completion: '<html>Welcome",
     Behaviour.SILENT: "gave no answer within 0.2 s.",
-    Behaviour.CUT: "Connection error",
+    Behaviour.CUT: "cannot be reached: RemoteProtocolError: peer closed connection",
 }
 
 
@@ -179,7 +179,7 @@ def test_an_address_without_a_server_is_one_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # Bound but not listening: a connection is refused.
         address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-        with pytest.raises(EndpointFailure, match="Connection error"):
+        with pytest.raises(EndpointFailure, match="cannot be reached: ConnectError: Connection refused"):
             ask(EndpointSection(base_url=address))
 
 
