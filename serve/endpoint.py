@@ -115,6 +115,7 @@ def _worker_settings(experiment: Experiment, *, follow: bool) -> WorkerSettings:
         dtype=config.dtype,
         chat_template_kwargs=experiment.train.chat_template_kwargs,
         threads=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
+        gpu_share=config.gpu_share,
         promotions=promotions,
         follow=follow,
         hand_over=config.hand_over,

@@ -51,6 +51,7 @@ class WorkerSettings(Record):
     dtype: Dtype | Literal["auto"]
     chat_template_kwargs: dict[str, JsonValue]
     threads: int
+    gpu_share: float
     promotions: Path | None
     """Folder of the run whose promoted reflector is served."""
     follow: bool

@@ -43,7 +43,8 @@ def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     adapters = {str(folder): folder for folder in names.adapters.values()}
     rewards = {str(folder): folder for folder in names.best_of.values()}
     model = Model(base, adapters, dtype, rewards, template_settings, names.quantization)
-    engine = Engine(model, MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU)
+    max_batch = MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU
+    engine = Engine(model, max_batch, settings.gpu_share)
     served = ServedModels(model, engine, targets, dtype)
     if settings.promotions is not None:
         promoted = PromotedReflector(served, History(settings.promotions))

@@ -61,6 +61,8 @@ class Serve(Section):
     """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
     auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
     the default."""
+    gpu_share: Annotated[float, Field(gt=0, le=1)] = 0.85
+    """Share of a GPU's memory that the server may take, weights included; lower it where training shares the GPU."""
     api_key_env: str | None = None
     """Environment variable that holds comma-separated API keys, one of which every route but /health then requires;
     None: no key is needed."""

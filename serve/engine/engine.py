@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Runs requests. `submit` takes them from any thread; each request's `deliver` receives its outputs."""
 
-    def __init__(self, model: Model, max_batch: int) -> None:
-        budget = token_budget(model.geometry)
+    def __init__(self, model: Model, max_batch: int, gpu_share: float = 1.0) -> None:
+        """Start it, with at most `max_batch` rows; all its memory may take this share of a GPU."""
+        budget = token_budget(model.geometry, gpu_share)
         self._model = model
         self._max_batch = max_batch
         self._budget_tokens = max(budget.running, model.context_tokens)

@@ -49,12 +49,14 @@ class TokenBudget(NamedTuple):
     prefixes: int
 
 
-def token_budget(geometry: Geometry) -> TokenBudget:
-    """Return the budget: a fixed amount of memory on a CPU; on a GPU, shares of what the loaded model leaves free."""
+def token_budget(geometry: Geometry, gpu_share: float) -> TokenBudget:
+    """Return the budget: a fixed amount of memory on a CPU; on a GPU, what the loaded model leaves of this share."""
     budget = KEY_VALUE_BYTES_ON_CPU, PREFIX_BYTES_ON_CPU
     if geometry.device.type == "cuda":
-        free_bytes, _ = torch.cuda.mem_get_info(geometry.device)
-        budget = free_bytes // 2, free_bytes // 5
+        free_bytes, all_bytes = torch.cuda.mem_get_info(geometry.device)
+        left = int(gpu_share * all_bytes) - torch.cuda.memory_allocated(geometry.device)
+        usable = max(0, min(left, int(gpu_share * free_bytes)))
+        budget = usable * 5 // 7, usable * 2 // 7
     return TokenBudget(*(size // geometry.bytes_per_token for size in budget))
 
 

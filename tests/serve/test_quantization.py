@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 
 def served_logits(model: Model, adapter: str) -> torch.Tensor:
     """Return the logits after `IDS`."""
-    store = PrefixStore(model.geometry, token_budget(model.geometry).prefixes)
+    store = PrefixStore(model.geometry, token_budget(model.geometry, 1.0).prefixes)
     slots = KeyValueSlots(model.geometry, 1000, store)
     slots.add(Prefix())
     return model.forward([IDS], slots, [adapter]).logits_BV[0]

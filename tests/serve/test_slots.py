@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import pytest
 import torch
 
 from serve.engine.prefixes import BLOCK_TOKENS, BlockNames, Geometry, Prefix, PrefixStore, token_budget
@@ -55,7 +58,19 @@ def memory(slots: KeyValueSlots) -> list[int]:
 
 def test_a_token_takes_two_numbers_a_layer_and_head() -> None:
     assert SMALL.bytes_per_token == 2 * 2 * 1 * 1 * 4
-    assert token_budget(SMALL).running == 1024**3 // 16
+    assert token_budget(SMALL, 1.0).running == 1024**3 // 16
+
+
+@pytest.mark.parametrize(
+    ("share", "free", "usable"), [(0.5, 96_000, 30_000), (0.5, 40_000, 20_000), (0.85, 100_000, 65_000), (0.1, 90, 0)]
+)
+def test_a_server_takes_no_more_than_its_share_of_a_card(
+    share: float, free: int, usable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 100_000))
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda _: 20_000)  # The weights.
+    on_card = replace(SMALL, device=torch.device("cuda"))
+    assert token_budget(on_card, share) == (usable * 5 // 7 // 16, usable * 2 // 7 // 16)
 
 
 def test_new_tokens_are_appended_to_their_rows_by_adapter() -> None:
