@@ -14,9 +14,8 @@ from retroformer.config.imports import Stage, load_plugin, plugin_names, stage_p
 from retroformer.errors import ConfigError, MissingInput, run_command
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-GATE_COMMANDS = ("promote", "rollback", "promotions", "monitor")
-EVAL_COMMANDS = {"rounds": "rounds", **dict.fromkeys(GATE_COMMANDS, "gate")}
-"""Commands of the stage `eval` that are called by their own names, and the packages below `eval` that have them."""
+EVAL_COMMANDS = ("rounds", "promote", "rollback", "promotions", "monitor", "view")
+"""Commands of the stage `eval` that are called by their own names."""
 PLUGINS = "retroformer.commands"
 """Entry point group of added commands, NAME = "module:app" of a `typer.Typer`. Our own names take precedence."""
 
@@ -30,11 +29,9 @@ class RetroformerCommands(Commands):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
-            if cmd_name == stage:
-                return get_command(import_module(f"{stage_package(stage)}.__main__").app)
-        if cmd_name in EVAL_COMMANDS:
-            group: Any = get_command(import_module(f"{stage_package('eval')}.{EVAL_COMMANDS[cmd_name]}.__main__").app)
-            return group.get_command(ctx, cmd_name) if cmd_name in GATE_COMMANDS else group
+            if cmd_name == stage or (stage == "eval" and cmd_name in EVAL_COMMANDS):
+                command: Any = get_command(import_module(f"{stage_package(stage)}.__main__").app)
+                return command.get_command(ctx, cmd_name) if stage == "eval" else command
         return super().get_command(ctx, cmd_name) or _plugin_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -127,31 +124,6 @@ def show(
     with open_runs(run, overrides) as runs:
         for line in show_lines(runs, task, arm, as_json=as_json):
             print(line)
-
-
-@app.command(
-    options_metavar="[--port N | --export FILE.html [--stories N]]",
-    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store.\n\n"
-    "Example: retroformer view configs/demo.yaml",
-)
-def view(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN ...", help="Configs, folders or stores of runs.")],
-    *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
-    export: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write one file that opens without a server, and end.")
-    ] = None,
-    stories: Annotated[int, typer.Option(min=1, metavar="N", help="Most stories in that file.")] = 100,
-) -> None:
-    """Show runs in a browser, including runs in progress.
-
-    Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
-    """
-    command = import_module(f"{stage_package('eval')}.view.command")
-    if export is None:
-        command.view(runs, port, partial(print, flush=True))
-    else:
-        command.export(runs, export, stories, print)
 
 
 @app.command(options_metavar="[--format NAME] [--exact]", epilog=example("export configs/agent.yaml cases.jsonl"))

@@ -17,7 +17,6 @@ CONSOLE = (
     "init",
     "play",
     "show",
-    "view",
     "export",
     "import",
     "recover",

@@ -28,7 +28,7 @@ from retroformer.run.arm_names import eval_arm
 from retroformer.run.provenance import folder_sha256
 from retroformer.run.store import Store, open_whole_store
 
-from ..measure.results import arm_results
+from .measure.results import arm_results
 
 
 def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:

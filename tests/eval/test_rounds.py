@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.rounds.rounds import improve_in_rounds
+from eval.rounds import improve_in_rounds
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.store import open_store
@@ -88,7 +88,7 @@ def test_a_round_may_be_collected_while_the_one_before_it_trains(config: Path) -
 
 @pytest.mark.slow
 def test_sigterm_ends_the_commands_of_the_rounds_too(config: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "eval.rounds", str(config)], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "eval", "rounds", str(config)], stderr=subprocess.PIPE, text=True)
     assert becomes_true(lambda: bool(descendants(process.pid)))
     started = descendants(process.pid)
     process.terminate()

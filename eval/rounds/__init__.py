@@ -1,1 +1,0 @@
-"""Rounds of collecting, training and validating, each with the better reflector."""
