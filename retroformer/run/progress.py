@@ -5,10 +5,11 @@ A terminal shows a live bar with the text under it. A log gets whole lines, ever
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
@@ -22,14 +23,25 @@ LOG_SECONDS = 30.0
 class ProgressLine:
     """Progress of one stage."""
 
-    def __init__(self, title: str, total: int, done: int, changed: Callable[["ProgressLine"], None]) -> None:
+    def __init__(self, title: str, total: int, done: int, console: Console, clock: Callable[[], float]) -> None:
         self.title, self.total, self.done, self.words = title, total, min(done, total), ""
-        self._changed = changed
+        self._console, self._clock = console, clock
+        self._began = self._written = clock()
 
     def show(self, done: int, words: str) -> None:
         """Show the number of finished units and a status text."""
         self.done, self.words = min(done, self.total), words
-        self._changed(self)
+        if not self._console.is_terminal and self._clock() - self._written >= LOG_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write a line of a log."""
+        self._written = self._clock()
+        minutes, seconds = divmod(int(self._written - self._began), 60)
+        text = f"{self.title}  {self.done}/{self.total}  {minutes}:{seconds:02}  {self.words}".rstrip()
+        # Written without Rich, which would break a long line at 80 columns.
+        self._console.file.write(f"{text}\n")
+        self._console.file.flush()
 
 
 class Tally:
@@ -72,57 +84,29 @@ def line(
 ) -> Iterator[ProgressLine]:
     """Show a progress line on standard error, or on `console`; `clock` counts seconds."""
     screen = Console(stderr=True) if console is None else console
+    shown = ProgressLine(title, total, done, screen, clock)
     if screen.is_terminal:
-        with _Bar(screen, title, total, done) as bar:
-            yield ProgressLine(title, total, done, bar.draw)
+        with _live_bar(shown, screen):
+            yield shown
         return
-    log = _Log(screen, clock)
-    shown = ProgressLine(title, total, done, log.write_now_and_then)
     try:
         yield shown
     finally:
-        log.write(shown)
+        shown.write()
 
 
-class _Bar(Progress):
-    """Live bar on one row, whose title wraps if the terminal is narrow, with the status text under it."""
+def _live_bar(line: ProgressLine, console: Console) -> Live:
+    """Return a bar on one row, whose title wraps if the terminal is narrow, with the status text under it."""
+    measures = (MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn)
+    bar = Progress(
+        TextColumn("{task.description}", table_column=Column()),
+        BarColumn(20, table_column=Column(no_wrap=True)),
+        *(measure(table_column=Column(no_wrap=True)) for measure in measures),
+    )
+    task = bar.add_task(line.title, total=line.total, completed=line.done)
 
-    def __init__(self, console: Console, title: str, total: int, done: int) -> None:
-        self._words = ""
-        measures = (MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn)
-        super().__init__(
-            TextColumn("{task.description}", table_column=Column()),
-            BarColumn(20, table_column=Column(no_wrap=True)),
-            *(measure(table_column=Column(no_wrap=True)) for measure in measures),
-            console=console,
-        )
-        self._task = self.add_task(title, total=total, completed=done)
+    def draw() -> Group:
+        bar.update(task, completed=line.done)
+        return Group(bar.get_renderable(), *([Text(line.words)] if line.words else []))
 
-    def draw(self, line: ProgressLine) -> None:
-        self._words = line.words
-        self.update(self._task, completed=line.done)
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        if self._words:
-            yield Text(self._words)
-
-
-class _Log:
-    """Progress lines in a file or pipe."""
-
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        self._console, self._clock = console, clock
-        self._began = self._written = clock()
-
-    def write_now_and_then(self, line: ProgressLine) -> None:
-        if self._clock() - self._written >= LOG_SECONDS:
-            self.write(line)
-
-    def write(self, line: ProgressLine) -> None:
-        self._written = self._clock()
-        minutes, seconds = divmod(int(self._written - self._began), 60)
-        text = f"{line.title}  {line.done}/{line.total}  {minutes}:{seconds:02}  {line.words}".rstrip()
-        # Written without Rich, which would break a long line at 80 columns.
-        self._console.file.write(f"{text}\n")
-        self._console.file.flush()
+    return Live(get_renderable=draw, console=console)
