@@ -61,6 +61,16 @@ class PromptPack(Record):
     """Failed attempts, each with the advice on it, after the reflector's instruction."""
     ask: str
     """Line after the trajectory that asks for advice."""
+    earlier: str = "which failed:"
+    """Words above an earlier attempt that the reflector sees, after `Attempt 1, `."""
+    lesson: str = "Advice after it:"
+    """Words before the advice that was written about an earlier attempt."""
+    latest: str = "The latest attempt:"
+    """Line above the attempt that the reflector is to advise on, if it sees earlier ones, too."""
+    advised: str = "Advice that this attempt was given:"
+    """Line above the advice that this attempt was given."""
+    failed: str = "The attempt failed"
+    """Words below it; its ending follows in brackets, unless the agent judges itself."""
     revise: str = ""
     """Instruction for the actor with its own examples, in place of `act` and `examples` once the prompt has an earlier
     attempt or advice; programming only."""
@@ -70,6 +80,8 @@ class PromptPack(Record):
     """Instruction for the actor with native tool calling."""
     judge: str = "You are shown one attempt of an agent at a task. Did it solve the task? Answer yes or no."
     """Instruction for a model that judges attempts."""
+    verdict: str = "Solved, yes or no?"
+    """Line after an attempt that asks that model for its verdict."""
 
     @property
     def sha256(self) -> str:
@@ -199,11 +211,11 @@ def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, me
     """
     played = _steps(pack, shorten(failure.steps, max(0, characters - len(failure.opening))))
     advice = _bullets(memory.reflections)
-    tried = f"\nAdvice that this attempt was given:{advice}\n" if advice else ""
+    tried = f"\n{pack.advised.strip()}{advice}\n" if advice else ""
     # The real ending is left out for an agent that judges its own attempts, as it would reveal the outcome.
     how = f" ({failure.ending.value})" if failure.judged is None else ""
     earlier = _earlier_attempts(pack, characters - len(failure.opening) - len(played), memory)
-    attempt = f"{failure.opening.strip()}\n{earlier}{played}{tried}\nThe attempt failed{how}."
+    attempt = f"{failure.opening.strip()}\n{earlier}{played}{tried}\n{pack.failed.strip()}{how}."
     return (
         Message(role="system", content=_paragraphs(pack.reflect, pack.reflect_examples)),
         Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
@@ -216,12 +228,12 @@ def _earlier_attempts(pack: PromptPack, characters: int, memory: Memory) -> str:
     for number, lesson in reversed(list(enumerate(memory.earlier, start=1))):
         advice = " ".join(lesson.advice.split()) or "none"
         steps = _steps(pack, shorten(lesson.attempt.steps, characters))
-        text = f"Attempt {number}, which failed:\n{steps}Advice after it: {advice}\n\n"
+        text = f"Attempt {number}, {pack.earlier.strip()}\n{steps}{pack.lesson.strip()} {advice}\n\n"
         characters -= len(text)
         if characters < 0:
             break
         shown.append(text)
-    latest = "The latest attempt:\n" if shown else ""
+    latest = f"{pack.latest.strip()}\n" if shown else ""
     return "".join(reversed(shown)) + latest
 
 
@@ -238,7 +250,7 @@ def judge_prompt(pack: PromptPack, characters: int, attempt: Trajectory) -> tupl
     steps = shorten(attempt.steps, max(0, characters - len(attempt.opening)))
     return (
         Message(role="system", content=pack.judge.strip()),
-        Message(role="user", content=f"{attempt.opening.strip()}\n{_steps(pack, steps)}\nSolved, yes or no?"),
+        Message(role="user", content=f"{attempt.opening.strip()}\n{_steps(pack, steps)}\n{pack.verdict.strip()}"),
     )
 
 
