@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, fie
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.agents.arms.baselines import DocumentArm, NoAdviceArm, PhraseArm, PlaceboArm
+from retroformer.agents.arms.baselines import BASELINES, NoAdviceArm, PlaceboArm
 from retroformer.agents.arms.retrieved import RetrievedArm
 from retroformer.agents.reflector import ModelArm
 from retroformer.config.sections.base import (
@@ -71,7 +71,7 @@ class Serve(Section):
     of PPO and GRPO)."""
 
 
-_GENERAL_ARMS: tuple[type[Arm], ...] = (NoAdviceArm, PhraseArm, ModelArm, PlaceboArm, RetrievedArm, DocumentArm)
+_GENERAL_ARMS: tuple[type[Arm], ...] = (*BASELINES, ModelArm, RetrievedArm)
 
 
 def arm_kinds(environment: EnvironmentSection | None) -> dict[str, type[Arm]]:

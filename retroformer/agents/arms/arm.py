@@ -1,7 +1,7 @@
 """What every kind of arm is: its settings, its checks, its reflector, its conditions and its words in the report.
 
-A kind is one class, in one file with its reflector. `retroformer.config.experiment` lists the kinds of every
-environment; an environment offers its own in `Extras.arms`.
+A kind is one class, in one file with its reflector. Kinds for any environment are listed in `arms.baselines.BASELINES`
+and `config.experiment`; an environment offers its own in `Extras.arms`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

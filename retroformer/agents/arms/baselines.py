@@ -227,3 +227,7 @@ class PlaceboReflector:
         chosen = Random(seed).choice(of_trial or pool).reflection
         author = chosen.author if suiting else chosen.author.model_copy(update={"endpoint": UNSUITABLE})
         return chosen.model_copy(update={"author": author, "usage": Reflection.model_fields["usage"].default})
+
+
+BASELINES: tuple[type[Arm], ...] = (NoAdviceArm, PhraseArm, PlaceboArm, DocumentArm)
+"""The kinds of arms of this file, which a config of any environment may name."""
