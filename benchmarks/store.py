@@ -186,8 +186,8 @@ def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.measure.results import arm_results
     from eval.measure.statistics import rates_of
-    from eval.report.evaluation import ReportInput
     from eval.report.report import write_report
+    from eval.report.report_input import ReportInput
 
     arms = {name: [f"eval/{name}"] for name in experiment.eval.arms}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:

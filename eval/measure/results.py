@@ -83,6 +83,10 @@ class ArmResult:
         by_seed = [seed.solved_by(trial) for seed in self.seeds]
         return np.stack(by_seed) if self.pooled else by_seed[0]
 
+    def share_solved(self, trial: int) -> float:
+        """Return the share of the tasks that are solved by a trial, a mean over the seeds."""
+        return float(self.solved_NT[trial].mean())
+
     @cached_property
     def return_NT(self) -> Floats:
         """Mean return of the attempts that count by trial N."""

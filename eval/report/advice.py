@@ -31,7 +31,7 @@ from retroformer.files.document import (
 )
 from retroformer.method.records import Outcome, Trajectory
 
-from .evaluation import ReportInput, each_seed
+from .report_input import ReportInput, each_seed
 
 _LEAKS_SHOWN = 3
 """Most examples of advice that gives something away, for each arm."""
@@ -91,29 +91,32 @@ class Leaks:
         if given_away and len(self._examples[name]) < _LEAKS_SHOWN:
             story = Cell(words=task_id, arms=(name,), task=task_id)
             self._examples[name].append(
-                [arm_cell(name), story, quoted(given_away, _LEAK_SHOWN), quoted(advice, _LEAK_SHOWN)]
+                {
+                    "arm": arm_cell(name),
+                    "task": story,
+                    "given away": quoted(given_away, _LEAK_SHOWN),
+                    "advice": quoted(advice, _LEAK_SHOWN),
+                }
             )
 
     def chapters(self) -> Iterator[Chapter]:
         """Yield the chapter, unless the environment has no check or no arm wrote anything."""
-        rows = [
-            [
-                arm_cell(name, name + " (reads the solution)" * self._evaluation.reads_solution(name)),
-                number(counts["pieces"]),
-                number(counts["unchecked"]),
-                share(counts["leaks"], counts["pieces"] - counts["unchecked"]),
-            ]
+        rows: list[Row] = [
+            {
+                "arm": arm_cell(name, name + " (reads the solution)" * self._evaluation.reads_solution(name)),
+                "pieces of advice": counts["pieces"],
+                "could not be checked": counts["unchecked"],
+                "give something away": share(counts["leaks"], counts["pieces"] - counts["unchecked"]),
+            }
             for name, counts in self._counts.items()
             if counts["pieces"]
         ]
         if self._check is None or not rows:
             return
         rule = (self._check.rule,) if isinstance(self._check.rule, str) else self._check.rule
-        header = ["arm", "pieces of advice", "could not be checked", "give something away"]
-        shown = [table(header, rows, "Advice that gives a part of the solution away.")]
+        shown = [table(rows, "Advice that gives a part of the solution away.")]
         if examples := list(chain.from_iterable(self._examples.values())):
-            header = ["arm", "task", "given away", "advice"]
-            shown.append(table(header, examples, "Examples of what advice gave away."))
+            shown.append(table(examples, "Examples of what advice gave away."))
         yield chapter("Advice that gives the solution away", (*rule, _LEAKS_NOTE), *shown)
 
 
@@ -161,24 +164,30 @@ class RetrievedAdvice:
             gains = [gain for piece in pieces.values() for gain in piece.gains]
             solved = sum(piece.solved for piece in pieces.values())
             learns = "yes" if self._arms[name].learns_while_playing else "no"
-            arms.append([arm_cell(name), learns, number(len(pieces)), *_gained(gains, solved)])
+            of_arm: Row = {"arm": arm_cell(name), "learns": learns, "pieces retrieved": len(pieces)}
+            arms.append({**of_arm, **_gained(gains, solved)})
             often = sorted(pieces.values(), key=lambda piece: (-len(piece.gains), piece.text))
             for piece in often[:_PIECES_SHOWN]:
                 rated = ratings[one_line(piece.text)]
                 rating = number(fmean(rated), "+.3f", f" ({len(rated)})") if rated else DASH
-                source = Cell(words=(code(piece.source),))
-                text = quoted(piece.text, _PIECE_SHOWN)
-                rows.append([arm_cell(name), text, source, rating, *_gained(piece.gains, piece.solved)])
-        header = ["retries", "mean gain", "solved"]
-        by_arm = table(["arm", "learns", "pieces retrieved", *header], arms, "Retrieved advice by arm.")
-        columns = ["arm", "advice", "written for", "rating while collecting", *header]
-        by_piece = table(columns, rows, f"The {_PIECES_SHOWN} pieces that each arm retrieved most often.")
+                rows.append(
+                    {
+                        "arm": arm_cell(name),
+                        "advice": quoted(piece.text, _PIECE_SHOWN),
+                        "written for": (code(piece.source),),
+                        "rating while collecting": rating,
+                        **_gained(piece.gains, piece.solved),
+                    }
+                )
+        by_arm = table(arms, "Retrieved advice by arm.")
+        by_piece = table(rows, f"The {_PIECES_SHOWN} pieces that each arm retrieved most often.")
         learning = _LEARNING_NOTE if any(self._arms[arm.name].learns_while_playing for arm in self._results) else ""
         yield chapter("Retrieved advice and what it brought", f"{_RETRIEVED_NOTE}{learning}", by_arm, by_piece)
 
 
 def _gained(gains: list[float], solved: int) -> Row:
-    return [number(len(gains)), number(fmean(gains), "+.3f") if gains else DASH, share(solved, len(gains))]
+    mean = number(fmean(gains), "+.3f") if gains else DASH
+    return {"retries": len(gains), "mean gain": mean, "solved": share(solved, len(gains))}
 
 
 class Examples:
@@ -229,21 +238,24 @@ class Examples:
             "Advice that the arms wrote", (rule, *names, "."), *(self._table(facts, shown) for facts in tasks)
         )
 
-    def _table(self, facts: TaskFacts, shown: set[str]) -> Table:
-        seeds = {name: facts.seeds[stored] for stored, name in self._arms.items() if stored in shown}
+    def _table(self, facts: TaskFacts, writing: set[str]) -> Table:
+        seeds = {name: facts.seeds[stored] for stored, name in self._arms.items() if stored in writing}
         failures = {name: seed.attempts[0] for name, seed in seeds.items()}
         first = next(iter(failures.values()))
         task = quoted("".join(first.opening.strip().splitlines()[-1:]), _LONGEST_TEXT)
-        rows: list[Row] = [["trial 0", "", "failed", moves(first), facts.task_id]]
+        attempts = {"trial 0": first}
         if any(failure != first for failure in failures.values()):
-            rows = [
-                [f"trial 0 of {name}", "", "failed", moves(failure), facts.task_id]
-                for name, failure in failures.items()
-            ]
+            attempts = {f"trial 0 of {name}": failure for name, failure in failures.items()}
+        rows: list[Row] = [
+            {"arm": name, "advice": "", "result": "failed", "the actor": moves(failure), "task": facts.task_id}
+            for name, failure in attempts.items()
+        ]
         for name, seed in seeds.items():
             story = Cell(words=facts.task_id, arms=(self._seeds[name],), task=facts.task_id)
-            rows.append([arm_cell(name), quoted(_advice(seed), _LONGEST_TEXT), *_retry(seed), story])
-        return table(["arm", "advice", "result", "the actor", "task"], rows, task)
+            result, did = _retry(seed)
+            advice = quoted(_advice(seed), _LONGEST_TEXT)
+            rows.append({"arm": arm_cell(name), "advice": advice, "result": result, "the actor": did, "task": story})
+        return table(rows, task)
 
 
 def moves(attempt: Trajectory) -> str:

@@ -22,8 +22,8 @@ from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
-    Header,
     Listing,
+    Row,
     Table,
     arm_cell,
     chapter,
@@ -31,12 +31,12 @@ from retroformer.files.document import (
     number,
     share,
     table,
-    trial_columns,
+    trial_column,
 )
 from retroformer.method.records import Ending, Outcome, Task, Trajectory
 
 from ..measure.results import ArmResult, first_trials
-from .evaluation import ReportInput, each_seed
+from .report_input import ReportInput, each_seed
 
 EPSILON = 30
 """Fewest actions of an attempt with inefficient planning."""
@@ -77,7 +77,7 @@ class Attempts:
         groups = self._groups
         yield chapter("How attempts ended", groups.endings(), groups.failure_classes())
         yield chapter("Failure classes by trial", _CLASSES_NOTE, self._by_trial.failure_classes())
-        yield chapter("Actions of each task by trial", _ACTIONS_NOTE, self._by_trial.actions(), self._tasks.table())
+        yield chapter("Actions of each task by trial", _ACTIONS_NOTE, self._by_trial.actions(), *self._tasks.tables())
         if any(groups.judged.values()):
             yield chapter("How the agent judged its own attempts", groups.judgements())
         seeds = [seed for arm in self._evaluation.results for seed in arm.seeds]
@@ -124,24 +124,24 @@ class AttemptGroups:
 
     def endings(self) -> Table:
         names = sorted(set[str]().union(*self._endings.values()))
-        rows = [
-            [self._cells[group], *(number(counts[name]) for name in names)] for group, counts in self._endings.items()
+        rows: list[Row] = [
+            {"arm": self._cells[group], **{name: counts[name] for name in names}}
+            for group, counts in self._endings.items()
         ]
-        return table(["arm", *names], rows, "Number of attempts by how they ended.")
+        return table(rows, "Number of attempts by how they ended.")
 
     def failure_classes(self) -> Table:
         """Return in how many failed attempts of each group the agent hallucinated or planned inefficiently, or both."""
-        rows = [
-            [
-                self._cells[group],
-                number(counts["all"]),
-                share(counts["hallucinated"], counts["all"]),
-                share(counts["inefficient"], counts["all"]),
-            ]
+        rows: list[Row] = [
+            {
+                "arm": self._cells[group],
+                "failed attempts": counts["all"],
+                "hallucination": share(counts["hallucinated"], counts["all"]),
+                "inefficient planning": share(counts["inefficient"], counts["all"]),
+            }
             for group, counts in self._failed.items()
         ]
-        header = ["arm", "failed attempts", "hallucination", "inefficient planning"]
-        return table(header, rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
+        return table(rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
 
     def judgements(self) -> Table:
         """Return the agent's own judgements against the true outcomes, of the groups whose outcomes it judged."""
@@ -151,16 +151,16 @@ class AttemptGroups:
             (True, False): "FP: content, failed",
             (False, False): "TN: not content, failed",
         }
-        rows = [
-            [
-                self._cells[group],
-                *(number(counts[kind]) for kind in kinds),
-                share(counts[True, True] + counts[False, False], counts.total()),
-            ]
+        rows: list[Row] = [
+            {
+                "arm": self._cells[group],
+                **{title: counts[kind] for kind, title in kinds.items()},
+                "right": share(counts[True, True] + counts[False, False], counts.total()),
+            }
             for group, counts in self.judged.items()
             if counts
         ]
-        return table(["arm", *kinds.values(), "right"], rows, "The agent's own judgements against the true outcomes.")
+        return table(rows, "The agent's own judgements against the true outcomes.")
 
 
 def is_hallucination(attempt: Trajectory) -> bool:
@@ -226,30 +226,26 @@ class AttemptsByTrial:
                 self._actions[arm.name, "solved", trial].append(length)
 
     def failure_classes(self) -> Table:
-        rows = [
-            [
-                arm_cell(arm.name),
-                title,
-                *(share(self._failed[arm.name, title, trial], self._tasks[arm.name]) for trial in self._trials),
-            ]
+        rows: list[Row] = [
+            {"arm": arm_cell(arm.name), "class": title}
+            | {trial_column(n): share(self._failed[arm.name, title, n], self._tasks[arm.name]) for n in self._trials}
             for arm in self._results
             for title in ("hallucination", "inefficient planning", "all failures")
         ]
-        header: Header = ["arm", "class", *trial_columns(self._trials)]
-        return table(header, rows, "Share of tasks in each failure class, by trial.")
+        return table(rows, "Share of tasks in each failure class, by trial.")
 
     def actions(self) -> Table:
-        rows = [
-            [
-                arm_cell(arm.name),
-                title,
-                *(_mean(self._actions[arm.name, title, trial]) for trial in (*self._trials, None)),
-            ]
+        rows: list[Row] = [
+            {
+                "arm": arm_cell(arm.name),
+                "tasks": title,
+                **{trial_column(trial): _mean(self._actions[arm.name, title, trial]) for trial in self._trials},
+                "all trials": _mean(self._actions[arm.name, title, None]),
+            }
             for arm in self._results
             for title in ("solved", "all")
         ]
-        header: Header = ["arm", "tasks", *trial_columns(self._trials), "all trials"]
-        return table(header, rows, "Mean number of actions, by trial and at a task together.")
+        return table(rows, "Mean number of actions, by trial and at a task together.")
 
 
 def _mean(counts: Sequence[int]) -> str | Cell:
@@ -264,26 +260,25 @@ class ActionsOfTasks:
         self._trials = len(results[0].solved_NT)
         self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // len(self._names))]
         self._tasks = len(tasks)
-        self._rows = dict[str, list[list[Cell]]]()
+        self._rows = dict[str, list[Row]]()
 
     def add(self, facts: TaskFacts) -> None:
         """Note the attempts at one task, if it is among those that are shown."""
         if facts.task_id in self._shown:
             self._rows[facts.task_id] = [
-                [
-                    Cell(words=facts.task_id, arms=(name,), task=facts.task_id),
-                    arm_cell(name),
-                    *(_length(facts.seeds[stored].attempts.get(trial)) for trial in range(self._trials)),
-                ]
+                {
+                    "task": Cell(words=facts.task_id, arms=(name,), task=facts.task_id),
+                    "arm": arm_cell(name),
+                    **{trial_column(n): _length(facts.seeds[stored].attempts.get(n)) for n in range(self._trials)},
+                }
                 for stored, name in self._names.items()
             ]
 
-    def table(self) -> Table:
-        """Return a row for each of these tasks and each arm, in the order in which the tasks are played."""
+    def tables(self) -> list[Table]:
+        """Return a row for each of these tasks and each arm, in the order in which the tasks are played, if any was."""
         rows = [row for task_id in self._shown for row in self._rows.get(task_id, [])]
-        header: Header = ["task", "arm", *trial_columns(range(self._trials))]
         of_all = "" if len(self._shown) == self._tasks else f", the first {len(self._shown)} of {self._tasks} tasks"
-        return table(header, rows, f"Number of actions of each attempt{of_all}.")
+        return [table(rows, f"Number of actions of each attempt{of_all}.")] if rows else []
 
 
 def _length(attempt: Trajectory | None) -> Cell:

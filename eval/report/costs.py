@@ -15,7 +15,7 @@ from retroformer.agents.arms.arm import Arm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import TaskFacts
-from retroformer.files.document import DASH, Cell, Chapter, Table, arm_cell, chapter, number, table
+from retroformer.files.document import DASH, Cell, Chapter, Row, Table, arm_cell, chapter, number, table
 from retroformer.method.records import Outcome, Usage
 from retroformer.run.adapters import served_folder
 from retroformer.run.arm_names import LIVE, WRITTEN, is_rated
@@ -23,7 +23,7 @@ from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
 from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult
-from .evaluation import ReportInput, each_seed
+from .report_input import ReportInput, each_seed
 
 BUDGET_SHARES = (0.25, 0.5, 0.75, 1.0)
 """Budgets, as shares of the largest spending on a task."""
@@ -70,16 +70,19 @@ def _budget_table(spending: Mapping[str, _Spending], unit: str) -> Table | None:
     if not most:
         return None
     budgets = sorted({math.ceil(share * most) for share in BUDGET_SHARES})
-    rows = [
-        [
-            arm_cell(name),
-            *(number(fmean(to_solve <= budget for to_solve, _ in spent), ".3f") for budget in budgets),
-        ]
+
+    def title(budget: int) -> str:
+        return f"{budget:,} {unit} per task"
+
+    def solved_within(spent: _Spending, budget: int) -> Cell:
+        return number(fmean(to_solve <= budget for to_solve, _ in spent), ".3f")
+
+    rows: list[Row] = [
+        {"arm": arm_cell(name), **{title(budget): solved_within(spent, budget) for budget in budgets}}
         for name, spent in spending.items()
         if spent
     ]
-    header = ["arm", *(f"{budget:,} {unit} per task" for budget in budgets)]
-    return table(header, rows, f"Share of tasks solved within a budget of {unit}.")
+    return table(rows, f"Share of tasks solved within a budget of {unit}.")
 
 
 class _Cost(NamedTuple):
@@ -97,27 +100,26 @@ def arm_costs(evaluation: ReportInput) -> Iterator[Chapter]:
         (arm, _costs(evaluation.experiment, evaluation.experiment.eval.arms[arm.name])) for arm in evaluation.results
     ]
     rows = [_row(arm, by_seed) for arm, by_seed in costs if by_seed]
-    header = ["arm", "calls to collect", "tokens to collect", "tokens trained on", "CPU-s of training"]
-    header += ["calls per task to use", "tokens per task to use"]
     caption = (
         "What each arm cost to make, per training seed, and to use. A placebo costs what its source cost, and other "
         "arms nothing. CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
     )
     if rows:
-        yield chapter("What the arms cost to make and to use", table(header, rows, caption))
+        yield chapter("What the arms cost to make and to use", table(rows, caption))
 
 
-def _row(arm: ArmResult, costs: Sequence[_Cost]) -> list[Cell]:
+def _row(arm: ArmResult, costs: Sequence[_Cost]) -> Row:
     measured = [cost.cpu_seconds for cost in costs if cost.cpu_seconds is not None]
     tasks = max(1, arm.solved_NT.shape[1] * len(arm.seeds))
-    return [
-        arm_cell(arm.name),
-        number(sum(cost.experience.calls for cost in costs) / len(costs), ",.0f"),
-        number(sum(cost.experience.tokens for cost in costs) / len(costs), ",.0f"),
-        number(sum(cost.tokens for cost in costs) / len(costs), ",.0f"),
-        number(fmean(measured), ",.0f") if measured else Cell(words=DASH),
-        *(number(spent / tasks, ",.1f") for spent in (arm.usage.calls, arm.usage.tokens)),
-    ]
+    return {
+        "arm": arm_cell(arm.name),
+        "calls to collect": number(fmean(cost.experience.calls for cost in costs), ",.0f"),
+        "tokens to collect": number(fmean(cost.experience.tokens for cost in costs), ",.0f"),
+        "tokens trained on": number(fmean(cost.tokens for cost in costs), ",.0f"),
+        "CPU-s of training": number(fmean(measured), ",.0f") if measured else DASH,
+        "calls per task to use": number(arm.usage.calls / tasks, ",.1f"),
+        "tokens per task to use": number(arm.usage.tokens / tasks, ",.1f"),
+    }
 
 
 def _costs(experiment: Experiment, arm: Arm) -> list[_Cost]:

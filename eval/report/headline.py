@@ -28,7 +28,7 @@ from retroformer.files.document import (
 
 from ..measure.results import ArmResult
 from ..measure.statistics import DRAWS, Comparison, Rates, comparison, plain_p
-from .evaluation import ReportInput
+from .report_input import ReportInput
 
 _OFFSET = 0.015
 """Horizontal offset between lines, as a share of the axis, so that their intervals do not overlap."""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from retroformer.agents.arms.arm import Arm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
-from retroformer.files.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table
+from retroformer.files.document import Chapter, Paragraph, Part, Row, arm_cell, chapter, emphasis, number, strong, table
 
 from ..measure.results import ArmResult
 from ..measure.statistics import Intervals, MeanInterval, paired_difference
-from .evaluation import ReportInput, interval_cell, views
+from .report_input import ReportInput, interval_cell, views
 from .training import TrainedAdapter, trained_adapters
 
 _END_OF_TRAINING = 0.2
@@ -69,18 +69,17 @@ def _policies(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:
 
 def gain_parts(gained: Sequence[Gain]) -> Iterator[Part]:
     """Yield a table and a sentence for each alarm; nothing if there are no gains."""
-    rows = [
-        [
-            arm_cell(gain.arm),
-            arm_cell(gain.start),
-            number(gain.scored, "+.2f"),
-            interval_cell(gain.realised, arms=(gain.arm, gain.start)),
-        ]
+    rows: list[Row] = [
+        {
+            "arm": arm_cell(gain.arm),
+            "over": arm_cell(gain.start),
+            "reward model's score, in its deviations": number(gain.scored, "+.2f"),
+            "solved by the last trial": interval_cell(gain.realised, arms=(gain.arm, gain.start)),
+        }
         for gain in gained
     ]
-    header = ["arm", "over", "reward model's score, in its deviations", "solved by the last trial"]
     if rows:
-        yield table(header, rows, "Gains over the policy that training started from.")
+        yield table(rows, "Gains over the policy that training started from.")
     for gain in gained:
         if gain.alarming:
             arm, start = emphasis(gain.arm), emphasis(gain.start)

@@ -20,8 +20,6 @@ from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.files.document import (
     Cell,
     Chapter,
-    Column,
-    Header,
     Part,
     Row,
     Table,
@@ -30,12 +28,12 @@ from retroformer.files.document import (
     chapter,
     number,
     table,
-    trial_columns,
+    trial_column,
 )
 from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial
 from retroformer.run.ledger import Ledger
-from retroformer.run.store import open_whole_store
+from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult, arm_results, count_unfinished
 from ..measure.statistics import Rates, rates_of
@@ -44,8 +42,8 @@ from ..play.order import play_arms
 from ..play.preflight import preflight, repetitions
 from ..play.verify import verify_models
 from . import advice, attempts, costs, headline, overoptimisation, setting, solved, telemetry, training
-from .evaluation import ReportInput, interval_cell
 from .files import write_files
+from .report_input import ReportInput, interval_cell, shares_by_trial
 
 
 def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[Chapter]:
@@ -123,7 +121,7 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
     """
     experiment, results = config.experiment, dict[str, Sequence[ArmResult]]()
     configs = {name: replace(config, experiment=repetition) for name, repetition in repetitions(experiment).items()}
-    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         for name, repetition in configs.items() if len(configs) > 1 else ():
             async with open_evaluations(repetition, ledger, tasks, name):
                 pass  # Opening them checks their conditions.
@@ -193,34 +191,34 @@ def write_actors(experiment: Experiment, played: Results) -> Path:
     rates = {actor: rates_of(arms, experiment.seed) for actor, arms in played.items()}
     solved = f"Share of {experiment.environment.name} tasks solved"
     tasks = min(of_actor.finished_tasks for of_actor in rates.values())
-    parts: list[Part | Words] = [
-        f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks.",
-        _actors(experiment, rates, {actor: one.finished for actor, one in rates.items() if one.finished_tasks}),
-    ]
+    parts: list[Part | Words] = [f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks."]
+    if finished := {actor: one.finished for actor, one in rates.items() if one.finished_tasks}:
+        parts.append(_actors(rates, finished))
     if any(of_actor.unfinished for of_actor in rates.values()):
         left = ", ".join(f"{one.unfinished} of {one.tasks} with {actor}" for actor, one in rates.items())
         parts.append(f"{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}.")
-        parts.append(_actors(experiment, rates, {actor: one.all_tasks for actor, one in rates.items()}))
+        parts.append(_actors(rates, {actor: one.all_tasks for actor, one in rates.items()}))
     reflects = [chapter("", "Each model writes the advice of its own arms.")] if experiment.eval.actors_reflect else []
     chapters = [*reflects, chapter("Solved by each actor", *parts)]
     return _write(write_actors, experiment, f"{len(played)} actors", chapters, played)
 
 
-def _actors(experiment: Experiment, rates: Mapping[str, Rates], arms: Results) -> Table:
-    rows: list[Row] = [
+def _actors(rates: Mapping[str, Rates], arms: Results) -> Table:
+    return table(
         [
-            actor,
-            arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
-            *(interval_cell(rates[actor].intervals.of(arm.solved_by(trial))) for trial in range(len(arm.solved_NT))),
-            number(arm.usage.prompt_tokens, ","),
-            number(arm.usage.completion_tokens, ","),
-            Cell(words="report", part=actor),
-        ]
-        for actor, of_actor in arms.items()
-        for arm in of_actor
-    ]
-    header: Header = ["actor", "arm", *_trials(experiment), "tokens in", "tokens out", "more"]
-    return table(header, rows, "Share of tasks solved with each actor.")
+            {
+                "actor": actor,
+                "arm": arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
+                **shares_by_trial(arm, rates[actor].intervals),
+                "tokens in": number(arm.usage.prompt_tokens, ","),
+                "tokens out": number(arm.usage.completion_tokens, ","),
+                "more": Cell(words="report", part=actor),
+            }
+            for actor, of_actor in arms.items()
+            for arm in of_actor
+        ],
+        "Share of tasks solved with each actor.",
+    )
 
 
 def write_repeats(experiment: Experiment, played: Results) -> Path:
@@ -228,34 +226,38 @@ def write_repeats(experiment: Experiment, played: Results) -> Path:
 
     Return the path of report.html.
     """
-    shares_NR = {name: [arm.solved_NT.mean(axis=1) for arm in count_unfinished(arms)] for name, arms in played.items()}
+    counted = {name: count_unfinished(arms) for name, arms in played.items()}
+    trials = range(experiment.loop.trials)
     left = sum(max(arm.incomplete for arm in arms) for arms in played.values())
     unfinished = f" {left} of them were left unfinished and count as failures." if left else ""
-    tasks = next(iter(played.values()))[0].seeds[0].all_solved_NT.shape[1]
+    tasks = next(iter(counted.values()))[0].solved_NT.shape[1]
     sentence = (
         f"Share of {tasks} {experiment.environment.name} tasks solved: mean and standard deviation over {len(played)} "
         f"repeats, each with other random numbers.{unfinished}"
     )
+
+    def mean(repeats: Sequence[ArmResult], trial: int) -> Cell:
+        shares = [arm.share_solved(trial) for arm in repeats]
+        return number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}")
+
     means: list[Row] = [
-        [arm, *(number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}") for shares in zip(*shares_RN, strict=True))]
-        for arm, *shares_RN in zip(experiment.eval.arms, *shares_NR.values(), strict=True)
+        {"arm": arm, **{trial_column(trial, "by trial"): mean(repeats, trial) for trial in trials}}
+        for arm, *repeats in zip(experiment.eval.arms, *counted.values(), strict=True)
     ]
     each: list[Row] = [
-        [
-            name,
-            arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
-            *(number(share, ".3f") for share in shares_N),
-            Cell(words="report", part=name),
-        ]
-        for name, arms in played.items()
-        for arm, shares_N in zip(arms, shares_NR[name], strict=True)
+        {
+            "repeat": name,
+            "arm": arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
+            **{trial_column(trial, "by trial"): number(arm.share_solved(trial), ".3f") for trial in trials},
+            "more": Cell(words="report", part=name),
+        }
+        for name, arms in counted.items()
+        for arm in arms
     ]
-    trials = _trials(experiment)
-    mean_table = table(["arm", *trials], means, "Mean and standard deviation over the repeats.")
-    each_table = table(["repeat", "arm", *trials, "more"], each, "Share of tasks solved in each repeat.")
+    mean_table = table(means, "Mean and standard deviation over the repeats.")
     chapters = [
         chapter("Solved over all repeats", sentence, mean_table),
-        chapter("Solved in each repeat", each_table),
+        chapter("Solved in each repeat", table(each, "Share of tasks solved in each repeat.")),
     ]
     return _write(write_repeats, experiment, f"{len(played)} repeats", chapters, played)
 
@@ -266,31 +268,27 @@ def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
     Return the path of report.html.
     """
     rows: list[Row] = [
-        [
-            experiment.domain,
-            arm.name,
-            number(rates.tasks),
-            number(arm.incomplete),
-            *(interval_cell(rates.intervals.of(arm.solved_by(trial))) for trial in (0, -1)),
-            Cell(words="report", part=experiment.domain),
-        ]
+        {
+            "domain": experiment.domain,
+            "arm": arm.name,
+            "tasks": rates.tasks,
+            "unfinished": arm.incomplete,
+            "solved at trial 0": interval_cell(rates.intervals.of(arm.solved_by(0))),
+            "solved by the last trial": interval_cell(rates.intervals.of(arm.solved_by(-1))),
+            "more": Cell(words="report", part=experiment.domain),
+        }
         for experiment, results in played
         for rates in (rates_of(arms, experiment.seed) for arms in results.values())
         for arm in rates.all_tasks
     ]
-    header = ["domain", "arm", "tasks", "unfinished", "solved at trial 0", "solved by the last trial", "more"]
     sentence = (
         "Share of held-out tasks solved, with 95% intervals over tasks; unfinished tasks count as failures. The "
         "adapters are trained on the ratings of all domains."
     )
-    shown = table(header, rows, "Share of the tasks of each domain that were solved.")
+    shown = table(rows, "Share of the tasks of each domain that were solved.")
     run = played[0][0].model_copy(update={"domain": ""})
     chapters = [chapter("Solved in each domain", sentence, shown)]
     return _write(write_domains, run, f"{len(played)} domains, one reflector", chapters, {})
-
-
-def _trials(experiment: Experiment) -> list[Column]:
-    return trial_columns(range(experiment.loop.trials), "by trial")
 
 
 def _write(

@@ -21,7 +21,6 @@ from retroformer.errors import MissingInput
 from retroformer.files.bounded import read_yaml
 from retroformer.files.document import (
     DASH,
-    Cell,
     Chapter,
     Folded,
     Part,
@@ -32,7 +31,6 @@ from retroformer.files.document import (
     chapter,
     code,
     join_words,
-    number,
     quoted,
     table,
 )
@@ -41,7 +39,7 @@ from retroformer.run.provenance import code_version, package_versions
 from retroformer.run.stage_metrics import METRICS, read_metrics
 
 from ..play.verify import VerifiedModel
-from .evaluation import ReportInput
+from .report_input import ReportInput
 from .training import TrainedAdapter, adapters_in, sort_by_stage, trained_adapters
 
 _HASH_SHOWN = 12
@@ -88,15 +86,15 @@ class ArmDescriptions:
 
     def chapters(self) -> Iterator[Chapter]:
         experiment = self._evaluation.experiment
-        rows = [
-            [
-                arm_cell(name),
-                Cell(words=join_words("", (arm.describe(), self._note_on(name)))),
-                Cell(words=_retries(arm)),
-            ]
+        rows: list[Row] = [
+            {
+                "arm": arm_cell(name),
+                "advice": join_words("", (arm.describe(), self._note_on(name))),
+                "actor in the retries": _retries(arm),
+            }
             for name, arm in experiment.eval.arms.items()
         ]
-        arms = table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
+        arms = table(rows, "The arms: where their advice comes from.")
         yield chapter("Who played", _actor_sentence(experiment, self._evaluation.actor_sha256), arms)
 
     def _note_on(self, name: str) -> str:
@@ -109,22 +107,21 @@ class ArmDescriptions:
 def served_models(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the models that wrote advice, whether their endpoint proves their identity, and their training tasks."""
     changed = {True: "yes", False: "no: same answer as the base", None: DASH}
-    rows = [
-        [
-            model.model,
-            (model.adapter_sha256 or "none")[:_HASH_SHOWN],
-            "yes: hash and pinned name match the folder of this run"
+    rows: list[Row] = [
+        {
+            "model": model.model,
+            "adapter sha256": (model.adapter_sha256 or "none")[:_HASH_SHOWN],
+            "is it the trained one": "yes: hash and pinned name match the folder of this run"
             if model.verified
             else "not verified: the endpoint cannot prove it",
-            quoted(model.probe, _PROBE_SHOWN),
-            changed[model.differs_from_base],
-            _trained_on(evaluation.experiment, model),
-        ]
+            "greedy answer to the probe": quoted(model.probe, _PROBE_SHOWN),
+            "differs from base": changed[model.differs_from_base],
+            "trained on": _trained_on(evaluation.experiment, model),
+        }
         for model in evaluation.verified
     ]
-    header = ["model", "adapter sha256", "is it the trained one", "greedy answer to the probe", "differs from base"]
     if rows:
-        yield chapter("Served models", table([*header, "trained on"], rows, "The models that wrote advice."))
+        yield chapter("Served models", table(rows, "The models that wrote advice."))
 
 
 def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
@@ -218,8 +215,7 @@ def stage_configs(evaluation: ReportInput) -> Iterator[Chapter]:
             named[name] = config
             users[name].append(adapter.title)
         rows.append(_row(adapter, name))
-    header = ["stage", "adapter", "config", "seed", "settings", "commit"]
-    settings = table(header, rows, "The settings of each training stage.")
+    settings = table(rows, "The settings of each training stage.")
     folded = [_folded(named[name], f"Config {name}: {', '.join(dict.fromkeys(users[name]))}") for name in named]
     yield chapter("What each stage ran with", _CONFIGS_NOTE, settings, _differences(experiment, named), *folded)
 
@@ -244,27 +240,29 @@ def _row(adapter: TrainedAdapter, config: str) -> Row:
     given |= {f"lora.{name}": value for name, value in inputs.get("lora", {}).items()}
     settings = {name: value for name, value in (inputs.get("optimizer", {}) | given).items() if value is not None}
     seed = inputs.get("seed", DASH)
-    return [
-        adapter.title,
-        adapter.cell(),
-        config,
-        number(seed) if isinstance(seed, int) else _value(seed),
-        ", ".join(f"{name} {_value(value)}" for name, value in settings.items()),
-        str(revision.get("commit", DASH))[:12] + " with changes" * bool(revision.get("dirty")),
-    ]
+    return {
+        "stage": adapter.title,
+        "adapter": adapter.cell(),
+        "config": config,
+        "seed": seed if isinstance(seed, int) else _value(seed),
+        "settings": ", ".join(f"{name} {_value(value)}" for name, value in settings.items()),
+        "commit": str(revision.get("commit", DASH))[:12] + " with changes" * bool(revision.get("dirty")),
+    }
 
 
 def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> Part | Words:
     """Return the keys on which the configs differ, with the value in each."""
-    flat = [dict(_flat(config)) for config in (experiment.as_file(), *named.values())]
-    rows = []
-    for key in dict.fromkeys(key for values in flat for key in values if not key.startswith(_IGNORED_SECTIONS)):
-        values = [_value(of_one.get(key, DASH)) for of_one in flat]
-        if len(set(values)) > 1:
-            rows.append([Cell(words=(code(text),)) for text in (key, *(shorten(v, _VALUE_SHOWN) for v in values))])
-    header = ["key", "evaluation", *(f"config {name}" for name in named)]
+    configs = {"evaluation": experiment.as_file()} | {f"config {name}": config for name, config in named.items()}
+    flat = {title: dict(_flat(config)) for title, config in configs.items()}
+    rows = list[Row]()
+    for key in dict.fromkeys(chain.from_iterable(flat.values())):
+        values = {title: _value(of_one.get(key, DASH)) for title, of_one in flat.items()}
+        if len(set(values.values())) > 1 and not key.startswith(_IGNORED_SECTIONS):
+            rows.append(
+                {"key": (code(key),), **{name: (code(shorten(v, _VALUE_SHOWN)),) for name, v in values.items()}}
+            )
     caption = "Where the configs differ; a dash stands for a key that a config lacks."
-    return table(header, rows, caption) if rows else "The stages ran with the config of the evaluation."
+    return table(rows, caption) if rows else "The stages ran with the config of the evaluation."
 
 
 def _config(path: Path) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from retroformer.files.document import (
     DASH,
     Cell,
     Chapter,
+    Column,
     Paragraph,
     Part,
     Row,
@@ -22,12 +23,12 @@ from retroformer.files.document import (
     join_words,
     number,
     table,
-    trial_columns,
+    trial_column,
     unbroken,
 )
 from retroformer.run.store import Store
 
-from ..measure.results import ArmResult, Floats, arms_and_seeds, first_trials
+from ..measure.results import ArmResult, Floats, SeedResult, arms_and_seeds, first_trials
 from ..measure.statistics import (
     Groups,
     Intervals,
@@ -42,8 +43,10 @@ from ..measure.statistics import (
     select_tasks,
     shared_first_arm,
 )
-from .evaluation import ReportInput, interval_cell, views
+from .report_input import ReportInput, interval_cell, shares_by_trial, views
 
+_THESE_SEEDS = "with these seeds"
+"""Title of a column of intervals over tasks alone, if an arm has training seeds."""
 FAILURES_IN_A_ROW = 3
 """Failed attempts after which the agent gives a task up."""
 
@@ -88,40 +91,41 @@ def stopping(evaluation: ReportInput) -> Iterator[Chapter]:
 
 def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> Table:
     """Return the share solved by trial of every arm, followed by its training seeds if it pools several."""
-    trials = range(len(results[0].solved_NT))
-    rows = [
+    return table(
         [
-            arm_cell(result.name),
-            *(interval_cell(intervals.of(result.solved_by(trial))) for trial in trials),
-            number(float(result.return_NT[-1].mean()), ".3f"),
-            number(result.incomplete) if isinstance(result, ArmResult) else "",
-            number(result.invalid),
-            number(result.usage.prompt_tokens, ","),
-            number(result.usage.completion_tokens, ","),
-            number(result.usage.dollars, ".2f"),
-        ]
-        for result in arms_and_seeds(results)
-    ]
-    costs = ("last return", "unfinished", "invalid attempts", "tokens in", "tokens out", "dollars")
-    caption = "Share of tasks solved by each trial, and what it cost."
-    return table(["arm", *trial_columns(trials, "by trial"), *costs], rows, caption)
+            {
+                "arm": arm_cell(result.name),
+                **shares_by_trial(result, intervals),
+                "last return": number(float(result.return_NT[-1].mean()), ".3f"),
+                "unfinished": result.incomplete if isinstance(result, ArmResult) else "",
+                "invalid attempts": result.invalid,
+                "tokens in": number(result.usage.prompt_tokens, ","),
+                "tokens out": number(result.usage.completion_tokens, ","),
+                "dollars": number(result.usage.dollars, ".2f"),
+            }
+            for result in arms_and_seeds(results)
+        ],
+        "Share of tasks solved by each trial, and what it cost.",
+    )
 
 
 def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> Table:
     """Return differences after the last trial over all tasks, with the exact test of arms without training seeds."""
-    seeds = _seeds_column(results)
-    rows = [
+    pooled = any(arm.pooled for arm in results)
+    return table(
         [
-            arm_cell(first.name),
-            arm_cell(second.name),
-            *_differences(first, second, paired_difference(first, second), intervals, seeds),
-            *_exact_test(first, second, intervals),
-        ]
-        for first, second in arm_pairs(results)
-    ]
-    counts = ["only first solved", "only second solved", "McNemar p"]
-    header = ["first arm", "second arm", "first - second", *seeds, *counts]
-    return table(header, rows, "Differences in the share of tasks solved by the last trial.")
+            {
+                "first arm": arm_cell(first.name),
+                "second arm": arm_cell(second.name),
+                "first - second": _difference_cell(first, second, difference, intervals),
+                **({_THESE_SEEDS: _interval_over_tasks(difference, intervals)} if pooled else {}),
+                **_exact_test(first, second, intervals),
+            }
+            for first, second in arm_pairs(results)
+            for difference in [paired_difference(first, second)]
+        ],
+        "Differences in the share of tasks solved by the last trial.",
+    )
 
 
 def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> list[Part]:
@@ -129,63 +133,61 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> list
     failed_T = first_failures(results)
     if not failed_T.any():
         return [Paragraph(words="No task failed at trial 0.")]
-    trials, seeds, failed = range(1, len(results[0].solved_NT)), _seeds_column(results), int(failed_T.sum())
-    rows = [
-        [arm_cell(result.name), *(_count(result.solved_by(trial)[..., failed_T], intervals) for trial in trials)]
-        for result in arms_and_seeds(results)
-    ]
-    compared = [
-        [arm_cell(first.name), arm_cell(second.name)]
-        + [
-            cell
-            for trial in trials
-            for difference in [select_tasks(paired_difference(first, second, trial), failed_T)]
-            for cell in _differences(first, second, difference, intervals, seeds)
-        ]
-        for first, second in arm_pairs(results)
-    ]
-    by = trial_columns(trials, "by trial")
-    caption = "Number and share of the tasks failed at trial 0 that were solved later."
+    trials, failed = range(1, len(results[0].solved_NT)), int(failed_T.sum())
+
+    def counts(result: ArmResult | SeedResult) -> Row:
+        return {_by(trial): _count(result.solved_by(trial)[..., failed_T], intervals) for trial in trials}
+
+    def differences(first: ArmResult, second: ArmResult) -> Row:
+        cells = dict[str | Column, Cell]()
+        for trial in trials:
+            difference = select_tasks(paired_difference(first, second, trial), failed_T)
+            cells[_by(trial)] = _difference_cell(first, second, difference, intervals)
+            if any(arm.pooled for arm in results):
+                cells[_by(trial, f", {_THESE_SEEDS}")] = _interval_over_tasks(difference, intervals)
+        return cells
+
     shown: list[Part] = []
     if own := [emphasis(arm.name) for arm in results if not arm.shares_first]:
         shared = emphasis(shared_first_arm(results).name)
         others = ". Arms that played another trial 0, and may have solved such a task at once: "
         words = ("These tasks failed at the trial 0 of ", shared, others, *join_words(", ", own), ".")
         shown.append(Paragraph(words=words))
-    shown.append(table(["arm", *by], rows, caption, failed))
-    if compared:
-        columns = [
-            column.model_copy(update={"title": f"{column.title}{more}"})
-            for column in by
-            for more in ("", *(f", {title}" for title in seeds))
-        ]
+    caption = "Number and share of the tasks failed at trial 0 that were solved later."
+    solved = [{"arm": arm_cell(result.name), **counts(result)} for result in arms_and_seeds(results)]
+    shown.append(table(solved, caption, failed))
+    if compared := [
+        {"first arm": arm_cell(first.name), "second arm": arm_cell(second.name), **differences(first, second)}
+        for first, second in arm_pairs(results)
+    ]:
         caption = "Differences in the share of these tasks solved, first arm minus second arm."
-        shown.append(table(["first arm", "second arm", *columns], compared, caption, failed))
+        shown.append(table(compared, caption, failed))
     return shown
 
 
-def _seeds_column(results: Sequence[ArmResult]) -> list[str]:
-    """Return the title of a second column of intervals, over tasks alone; none without training seeds."""
-    return ["with these seeds"] if any(arm.pooled for arm in results) else []
+def _by(trial: int, after: str = "") -> Column:
+    return trial_column(trial, "by trial", after)
 
 
-def _differences(
-    first: ArmResult, second: ArmResult, difference: Groups, intervals: Intervals, seeds: Sequence[str]
-) -> list[Cell]:
-    """Return the interval over training seeds and tasks, and the one over tasks alone if there is a column for it."""
-    both, alone = intervals.of(difference), intervals.of(mean_over_seeds(difference))
-    compared = interval_cell(both, "" if both.excludes_zero else " (covers 0)", (first.name, second.name))
-    return [compared, *(interval_cell(alone) for _ in seeds)]
+def _difference_cell(first: ArmResult, second: ArmResult, difference: Groups, intervals: Intervals) -> Cell:
+    """Return the interval over training seeds and tasks."""
+    both = intervals.of(difference)
+    return interval_cell(both, "" if both.excludes_zero else " (covers 0)", (first.name, second.name))
 
 
-def _exact_test(first: ArmResult, second: ArmResult, intervals: Intervals) -> list[str | Cell]:
+def _interval_over_tasks(difference: Groups, intervals: Intervals) -> Cell:
+    return interval_cell(intervals.of(mean_over_seeds(difference)))
+
+
+def _exact_test(first: ArmResult, second: ArmResult, intervals: Intervals) -> Row:
     """Return how many tasks only one of the two arms solved, and the p-value; dashes for means over seeds."""
     p_value = comparison(first, second, intervals).p_value
-    if p_value is None:
-        return [DASH, DASH, DASH]
     first_T, second_T = first.solved_NT[-1], second.solved_NT[-1]
-    counts = [number(int((one_T > other_T).sum())) for one_T, other_T in ((first_T, second_T), (second_T, first_T))]
-    return [*counts, Cell(words=plain_p(p_value), value=p_value)]
+    return {
+        "only first solved": DASH if p_value is None else int((first_T > second_T).sum()),
+        "only second solved": DASH if p_value is None else int((second_T > first_T).sum()),
+        "McNemar p": DASH if p_value is None else Cell(words=plain_p(p_value), value=p_value),
+    }
 
 
 def _count(solved: Floats, intervals: Intervals) -> Cell:
@@ -196,23 +198,23 @@ def _count(solved: Floats, intervals: Intervals) -> Cell:
 
 
 def stopping_rules(results: Sequence[ArmResult]) -> Table:
-    header = [
-        "arm",
-        f"a task is given up after {FAILURES_IN_A_ROW} failures in a row",
-        "all stop after the first trial without improvement",
-        "all trials",
-    ]
-    rows = [
+    return table(
         [
-            arm_cell(arm.name),
-            number(float(arm.solved_NT[FAILURES_IN_A_ROW - 1].mean()), ".3f"),
-            number(float(arm.solved_NT[last].mean()), ".3f", f", after trial {last}"),
-            number(float(arm.solved_NT[-1].mean()), ".3f"),
-        ]
-        for arm in results
-        for last in (last_trial(arm.solved_NT),)
-    ]
-    return table(header, rows, "Share of tasks solved under each stopping rule.")
+            {
+                "arm": arm_cell(arm.name),
+                f"a task is given up after {FAILURES_IN_A_ROW} failures in a row": number(
+                    arm.share_solved(FAILURES_IN_A_ROW - 1), ".3f"
+                ),
+                "all stop after the first trial without improvement": number(
+                    arm.share_solved(last), ".3f", f", after trial {last}"
+                ),
+                "all trials": number(arm.share_solved(-1), ".3f"),
+            }
+            for arm in results
+            for last in [last_trial(arm.solved_NT)]
+        ],
+        "Share of tasks solved under each stopping rule.",
+    )
 
 
 def last_trial(solved_NT: Floats) -> int:
@@ -230,14 +232,11 @@ def planned_results(
     A result is open while an arm has unfinished tasks, which count as failures in the difference, and if no task
     counts. `clusters` are those of the tasks; empty: all tasks are independent.
     """
-    rows = [_planned_row(planned, rates, np.array(clusters)) for planned in comparisons]
-    header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
     explained = (
         "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
         "tasks resampled, and training seeds if there are several."
     )
     if clusters:
-        header.append("clusters resampled")
         explained += (
             f" The {len(clusters)} tasks form {len(set(clusters))} clusters with similar results: the last column is "
             "the interval with all tasks of a cluster resampled together, which decides nothing."
@@ -245,7 +244,8 @@ def planned_results(
     first = next(iter(first_trials(rates.all_tasks)))
     sha256 = (store.conditions(first) or {}).get("plan_sha256", "")
     stored = ("The plan has the sha256 ", code(sha256), ", which is stored with every attempt at trial 0.")
-    return stored, table(header, rows, explained, rates.tasks)
+    rows = [_planned_row(planned, rates, np.array(clusters)) for planned in comparisons]
+    return stored, table(rows, explained, rates.tasks)
 
 
 def _planned_row(planned: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> Row:
@@ -260,19 +260,23 @@ def _planned_row(planned: PlannedComparison, rates: Rates, clusters_T: NDArray[n
     failed = f" tasks that failed at trial 0{of_shared}, {by}"
     mean = None if planned.mean is None else f"mean at least {planned.mean:g}"
     low = None if planned.low is None else f"lower bound above {planned.low:g}"
-    names = [arm_cell(first.name), arm_cell(second.name)]
-    row: Row = [*names, number(int(included_T.sum()), after=failed), ", ".join(filter(None, (mean, low)))]
+    interval, result = None, "open"
     if included_T.any():
         interval = rates.intervals.of(difference)
         met = (planned.mean is None or interval.mean >= planned.mean) and (
             planned.low is None or interval.low > planned.low
         )
         result = "open" if first.incomplete or second.incomplete else "met" if met else "missed"
-        row += [interval_cell(interval, arms=(first.name, second.name)), result]
-    else:
-        row += [DASH, "open"]
+    row: dict[str | Column, str | Cell] = {
+        "first arm": arm_cell(first.name),
+        "second arm": arm_cell(second.name),
+        "solved of, by": number(int(included_T.sum()), after=failed),
+        "planned": ", ".join(filter(None, (mean, low))),
+        "first - second": DASH if interval is None else interval_cell(interval, arms=(first.name, second.name)),
+        "result": result,
+    }
     if len(clusters_T):
-        row.append(_interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
+        row["clusters resampled"] = _interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed)
     return row
 
 

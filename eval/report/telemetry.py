@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from retroformer.environments.extras import TaskFacts
 from retroformer.files.document import (
-    Cell,
     Chapter,
+    Row,
     arm_cell,
     chapter,
     code,
@@ -25,7 +25,7 @@ from retroformer.files.document import (
 from retroformer.method.records import Reflection, Trajectory
 from retroformer.method.repetition import COPIED_WORDS, RESTATEMENT_SHARE, DistinctCounter, copied_share, text_before
 
-from .evaluation import ReportInput
+from .report_input import ReportInput
 
 _NOTE = (
     "Blank reflections are left out. ",
@@ -38,20 +38,6 @@ _NOTE = (
     "prompt, or in the attempt if there was no prompt; a reflection restates if that share is at least "
     f"{RESTATEMENT_SHARE:.0%}. A structured reflection has both sections of Retroformer's Fig. 7.",
 )
-_HEADER = (
-    "arm",
-    "written by",
-    "reflections",
-    "mean words",
-    "distinct-1",
-    "distinct-2",
-    "copied from the attempt",
-    "restate the attempt",
-    'section "Reflection"',
-    'section "New plan"',
-    "structured",
-)
-
 
 _TITLE = r"(?P<{name}>(?:self[- ]?)?reflections?|(?:(?:my|the|a) )?new plan)"
 _DECORATION = r"[#*_>\s-]*(?:\d+[.)]\s*)?[*_]*"
@@ -99,21 +85,25 @@ class AdviceTelemetry:
 
     def chapters(self) -> Iterator[Chapter]:
         """Yield one row for each arm that wrote something, if any did."""
-        rows = [
-            [
-                arm_cell(self._names[stored]),
-                Cell(words=join_words(", ", map(code, sorted(self._models[stored])))),
-                number(total),
-                number(counts["words"] / total, ".1f"),
-                *(number(counter.share, ".3f") for counter in self._distinct[stored]),
-                number(self._copied[stored] / total, ".3f"),
-                *(share(counts[name], total) for name in ("restating", "reflection", "new_plan", "structured")),
-            ]
+        rows: list[Row] = [
+            {
+                "arm": arm_cell(self._names[stored]),
+                "written by": join_words(", ", map(code, sorted(self._models[stored]))),
+                "reflections": total,
+                "mean words": number(counts["words"] / total, ".1f"),
+                "distinct-1": number(self._distinct[stored][0].share, ".3f"),
+                "distinct-2": number(self._distinct[stored][1].share, ".3f"),
+                "copied from the attempt": number(self._copied[stored] / total, ".3f"),
+                "restate the attempt": share(counts["restating"], total),
+                'section "Reflection"': share(counts["reflection"], total),
+                'section "New plan"': share(counts["new_plan"], total),
+                "structured": share(counts["structured"], total),
+            }
             for stored, counts in self._counts.items()
             if (total := counts["reflections"])
         ]
         if rows:
-            form = table(_HEADER, rows, "The form of the reflections.")
+            form = table(rows, "The form of the reflections.")
             yield chapter("How the reflections were written", _NOTE, form)
 
 

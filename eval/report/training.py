@@ -31,7 +31,7 @@ from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last,
 
 from ..measure.statistics import over_seeds
 from ..view.charts import thin
-from .evaluation import ReportInput, interval_cell
+from .report_input import ReportInput, interval_cell
 
 _STAGES = {
     "warm": "warm start",
@@ -67,7 +67,6 @@ _AUDIT_NOTE = (
     "reflection. The last column is the number of held-out tasks on which the adapter that training started from was "
     "trained: it has read their failures, so the accuracy is optimistic.",
 )
-_TEST_COLUMNS = ("held-out pairs", "p against chance", "power", "p against longer wins", "pairs for 80% power")
 _TEST_NOTE = (
     "Whether the accuracy above is more than luck. Each p-value is of an exact one-sided test: of the pairs in order "
     "against a coin, and of the pairs on which reward model and ",
@@ -189,19 +188,19 @@ def training_figures(trained: Sequence[TrainedAdapter]) -> Iterator[Figure]:
 
 def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[Table, Words]:
     """Return the start and end of each curve, over the training seeds, and what they are."""
-    rows = [
-        [
-            Cell(words=title, files=tuple(str(adapter.folder / METRICS) for adapter in seeds)),
-            panel.measure,
-            number(len(seeds)),
-            *_ends(seeds, panel),
-        ]
+    rows: list[Row] = [
+        {
+            "stage": Cell(words=title, files=tuple(str(adapter.folder / METRICS) for adapter in seeds)),
+            "curve": panel.measure,
+            "seeds": len(seeds),
+            **_ends(seeds, panel),
+        }
         for title, seeds in group_by_title(trained).items()
         for panel in _PANELS.values()
         if seeds[0].stage in panel.stages
     ]
     note = _CURVE_NOTE + _EPISODES_NOTE * any(adapter.stage == "sac" for adapter in trained)
-    return table(["stage", "curve", "seeds", "first", "last"], rows, "Where each training curve begins and ends."), note
+    return table(rows, "Where each training curve begins and ends."), note
 
 
 def group_by_title(trained: Sequence[TrainedAdapter]) -> Mapping[str, list[TrainedAdapter]]:
@@ -231,16 +230,16 @@ def _settings(adapter: TrainedAdapter) -> dict[str, Any]:
     return {**flat, **inputs.get("lora", {}), **inputs.get("optimizer", {})}
 
 
-def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> list[str | Cell]:
+def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> Row:
     """Return the means of the first and of the last values over the seeds, with intervals; dashes if one has no two."""
     averaged = _EPISODES if seeds[0].stage == "sac" else panel.averaged
     ends: list[tuple[float, float] | None] = [first_and_last(panel.values(adapter), averaged) for adapter in seeds]
     if None in ends:
-        return [DASH, DASH]
-    return [
-        interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(next(iter(values_S)), ".3f")
-        for values_S in zip(*filter(None, ends), strict=True)
-    ]
+        return {"first": DASH, "last": DASH}
+    return {
+        name: interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(values_S[0], ".3f")
+        for name, values_S in zip(("first", "last"), zip(*filter(None, ends), strict=True), strict=True)
+    }
 
 
 def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
@@ -265,24 +264,24 @@ def _points(values: Sequence[float]) -> Points:
 
 
 def training_table(trained: Sequence[TrainedAdapter]) -> Table:
-    rows = [
-        [
-            adapter.title,
-            adapter.cell(),
-            next(
+    rows: list[Row] = [
+        {
+            "stage": adapter.title,
+            "adapter": adapter.cell(),
+            "data": next(
                 number(count, after=f" {word}")
                 for name, word in _SAMPLES.items()
                 if (count := adapter.metrics.measure(name)) is not None
             ),
-            _length(adapter.metrics),
-            number(adapter.metrics.tokens, ","),
-            DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else number(cpu, ",.0f"),
-            number(adapter.metrics.peak_memory_bytes / 2**30, ".1f"),
-        ]
+            "length": _length(adapter.metrics),
+            "tokens": number(adapter.metrics.tokens, ","),
+            "CPU-s": DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else number(cpu, ",.0f"),
+            "peak GiB": number(adapter.metrics.peak_memory_bytes / 2**30, ".1f"),
+        }
         for adapter in trained
     ]
     caption = "Data, length and cost of each training stage. A dash: it was resumed, so its CPU time was not measured."
-    return table(["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"], rows, caption)
+    return table(rows, caption)
 
 
 def _length(metrics: StageMetrics) -> Cell:
@@ -297,32 +296,33 @@ def reward_audit(trained: Sequence[TrainedAdapter]) -> Iterator[Table | Words]:
     A DPO policy counts as a reward model by its implicit reward.
     """
     audited = [adapter for adapter in trained if adapter.stage in ("reward", "dpo")]
-    rows = [
-        [
-            adapter.cell(" (implicit)" * (adapter.stage == "dpo")),
-            *(_measure(adapter, name) for name in _AUDIT_MEASURES.values()),
-        ]
+    rows: list[Row] = [
+        {
+            "reward model": adapter.cell(" (implicit)" * (adapter.stage == "dpo")),
+            **{title: _measure(adapter, name) for title, name in _AUDIT_MEASURES.items()},
+        }
         for adapter in audited
     ]
     if rows:
-        yield table(["reward model", *_AUDIT_MEASURES], rows, "The reward models on pairs of held-out tasks.")
+        yield table(rows, "The reward models on pairs of held-out tasks.")
         yield _AUDIT_NOTE
     if tested := [_tests(adapter) for adapter in audited if adapter.metrics.measure("held_out_p_value") is not None]:
-        yield table(["reward model", *_TEST_COLUMNS], tested, "Tests of the accuracy on held-out pairs.")
+        yield table(tested, "Tests of the accuracy on held-out pairs.")
         yield _TEST_NOTE
 
 
 def _tests(adapter: TrainedAdapter) -> Row:
     measure = adapter.metrics.measure
     better, worse = measure("held_out_against_longer")
-    return [
-        adapter.cell(),
-        number(adapter.metrics.held_out_pairs),
-        number(measure("held_out_p_value"), ".2g"),
-        number(measure("held_out_power"), ".0%"),
-        number(measure("held_out_p_value_against_longer"), ".2g", f" ({better} better, {worse} worse)"),
-        number(measure("held_out_pairs_needed")),
-    ]
+    against_longer = measure("held_out_p_value_against_longer")
+    return {
+        "reward model": adapter.cell(),
+        "held-out pairs": adapter.metrics.held_out_pairs,
+        "p against chance": number(measure("held_out_p_value"), ".2g"),
+        "power": number(measure("held_out_power"), ".0%"),
+        "p against longer wins": number(against_longer, ".2g", f" ({better} better, {worse} worse)"),
+        "pairs for 80% power": number(measure("held_out_pairs_needed")),
+    }
 
 
 def _measure(adapter: TrainedAdapter, name: str) -> str | Cell:

@@ -4,7 +4,7 @@
 wrote them: a renderer escapes what its format would read as markup, so only a `StyledText` has a style.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from textwrap import shorten
 from typing import ClassVar, Literal
@@ -78,15 +78,15 @@ class Cell(Record):
 
 
 class Column(Record):
-    """Column of a table."""
+    """Column of a table. `table` takes it from the rows."""
 
     title: str
     trial: int | None = None
     """Trial by which its numbers are counted; None: the last, or all."""
 
 
-Header = list[str | Column]
-Row = list[str | Cell]
+Row = Mapping[str | Column, Words | int | Cell]
+"""Cells of a row by their columns; a text or a count alone stands for a cell that has nothing else."""
 
 
 class Table(Record):
@@ -215,18 +215,21 @@ class Report(Record):
         )
 
 
-def table(
-    columns: Iterable[str | Column], rows: Iterable[Iterable[str | Cell]], caption: Words, tasks: int | None = None
-) -> Table:
-    """Return a table; a text stands for a column or a cell that has nothing else."""
-    titled = (column if isinstance(column, Column) else Column(title=column) for column in columns)
-    cells = (tuple(cell if isinstance(cell, Cell) else Cell(words=cell) for cell in row) for row in rows)
-    return Table(caption=caption, columns=tuple(titled), rows=tuple(cells), tasks=tasks)
+def table(rows: Sequence[Row], caption: Words, tasks: int | None = None) -> Table:
+    """Return a table of at least one row; all rows have the same columns."""
+    columns = tuple(column if isinstance(column, Column) else Column(title=column) for column in rows[0])
+    cells = tuple(tuple(map(_cell, row.values())) for row in rows)
+    return Table(caption=caption, columns=columns, rows=cells, tasks=tasks)
 
 
-def trial_columns(trials: Iterable[int], title: str = "trial") -> list[Column]:
-    """Return a column for each trial."""
-    return [Column(title=f"{title} {trial}", trial=trial) for trial in trials]
+def _cell(content: Words | int | Cell) -> Cell:
+    if isinstance(content, Cell):
+        return content
+    return number(content) if isinstance(content, int) else Cell(words=content)
+
+
+def trial_column(trial: int, before: str = "trial", after: str = "") -> Column:
+    return Column(title=f"{before} {trial}{after}", trial=trial)
 
 
 def chapter(title: str, *parts: Part | Words) -> Chapter:

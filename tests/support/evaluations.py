@@ -12,8 +12,8 @@ import yaml
 from eval.measure.results import ArmResult, SeedResult, arm_results
 from eval.measure.statistics import rates_of
 from eval.play.verify import VerifiedModel
-from eval.report.evaluation import ReportInput
 from eval.report.report import write_report
+from eval.report.report_input import ReportInput
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.method.records import Key, Outcome, Usage

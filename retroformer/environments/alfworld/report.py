@@ -14,7 +14,7 @@ from retroformer.environments.alfworld.advice_reader import PlaceAdvice, clauses
 from retroformer.environments.alfworld.attempt_reader import AttemptView, view_of
 from retroformer.environments.alfworld.compact import command, number_of, type_of
 from retroformer.environments.extras import ReportedArm, SeedFacts, TaskFacts
-from retroformer.files.document import Chapter, Row, Table, arm_cell, chapter, number, share, table
+from retroformer.files.document import Chapter, Column, Row, Table, arm_cell, chapter, number, share, table
 from retroformer.method.records import Outcome, Trajectory
 
 FIRST_MOVES = 2
@@ -180,17 +180,6 @@ class AdviceCounter:
         )
 
 
-_TEXT_COLUMNS = (
-    "arm | reflections | distinct | mean words | send to a place not yet searched | restate the failed plan | "
-    "say nothing usable (no place of the room)"
-)
-_PLACE_COLUMNS = (
-    "arm | places to look into | not yet searched | the thing was seen there | searched in vain | not in this room | "
-    "where the failure saw the thing: say where | send there"
-)
-_RETRY_COLUMNS = f"arm | retries | sent to a place of the room | went to one in the first {FIRST_MOVES} moves | solved"
-
-
 def advice_tables(arms: Mapping[str, AdviceCounter]) -> list[Table]:
     """Return tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
     texts, places, retries = list[Row](), list[Row](), list[Row]()
@@ -198,24 +187,47 @@ def advice_tables(arms: Mapping[str, AdviceCounter]) -> list[Table]:
         counts, name = counter.counts, arm_cell(arm)
         if not counts["words"]:
             continue
-        mean = number(counts["words"] / counts["reflections"], ".1f")
-        usable = _shares(counts, "reflections", "searching_on", "restating", "unusable")
-        texts.append([name, number(counts["reflections"]), number(len(counter.texts)), mean, *usable])
-        kinds = _shares(counts, "places", "unsearched", "seen", "exhausted", "invented")
-        places.append([name, number(counts["places"]), *kinds, *_shares(counts, "sighted", "locating", "sent_back")])
-        directed, solved = _shares(counts, "retries", "directed", "solved")
-        retries.append([name, number(counts["retries"]), directed, *_shares(counts, "directed", "followed"), solved])
+        written, named, retried = counts["reflections"], counts["places"], counts["retries"]
+        texts.append(
+            {
+                "arm": name,
+                "reflections": written,
+                "distinct": len(counter.texts),
+                "mean words": number(counts["words"] / written, ".1f"),
+                "send to a place not yet searched": share(counts["searching_on"], written),
+                "restate the failed plan": share(counts["restating"], written),
+                "say nothing usable (no place of the room)": share(counts["unusable"], written),
+            }
+        )
+        places.append(
+            {
+                "arm": name,
+                "places to look into": named,
+                "not yet searched": share(counts["unsearched"], named),
+                "the thing was seen there": share(counts["seen"], named),
+                "searched in vain": share(counts["exhausted"], named),
+                "not in this room": share(counts["invented"], named),
+                "where the failure saw the thing: say where": share(counts["locating"], counts["sighted"]),
+                "send there": share(counts["sent_back"], counts["sighted"]),
+            }
+        )
+        followed = share(counts["followed"], counts["directed"])
+        retries.append(
+            {
+                "arm": name,
+                "retries": retried,
+                "sent to a place of the room": share(counts["directed"], retried),
+                f"went to one in the first {FIRST_MOVES} moves": followed,
+                "solved": share(counts["solved"], retried),
+            }
+        )
     if not texts:
         return []
     return [
-        table(_TEXT_COLUMNS.split(" | "), texts, "The texts of each arm."),
-        table(_PLACE_COLUMNS.split(" | "), places, "The places that the texts name."),
-        table(_RETRY_COLUMNS.split(" | "), retries, "What the actor did with the advice."),
+        table(texts, "The texts of each arm."),
+        table(places, "The places that the texts name."),
+        table(retries, "What the actor did with the advice."),
     ]
-
-
-def _shares(counts: Counter[str], whole: str, *parts: str) -> Row:
-    return [share(counts[part], counts[whole]) for part in parts]
 
 
 class PlaceCounter:
@@ -251,16 +263,15 @@ class PlaceCounter:
         things = sorted(filter(None, self.failures), key=lambda thing: (-self.failures[thing], thing))
         shown = [arm for arm in arms if any(self.guesses[thing][arm] for thing in things)]
         rows: list[Row] = [
-            [
-                thing,
-                number(self.failures[thing]),
-                _most_common(self.finds[thing]),
-                *(_most_common(self.guesses[thing][arm]) for arm in shown),
-            ]
+            {
+                "object": thing,
+                "failures": self.failures[thing],
+                "found in (tasks)": _most_common(self.finds[thing]),
+                **{Column(title=arm): _most_common(self.guesses[thing][arm]) for arm in shown},
+            }
             for thing in things[:_MAX_OBJECTS]
         ]
-        header = ["object", "failures", "found in (tasks)", *shown]
-        return table(header, rows, "Places of the objects with the most failures.") if rows else None
+        return table(rows, "Places of the objects with the most failures.") if rows else None
 
 
 def _finds(attempt: Trajectory) -> Iterator[tuple[str, str]]:

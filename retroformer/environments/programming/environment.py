@@ -227,10 +227,6 @@ _NOTE = (
     "and TN are the conditional rates of Reflexion's Table 2; the last two columns are conditional on the solution. An "
     "arm's row counts the last attempt at each task. Attempts without a valid test of the agent's own count in no rate."
 )
-_HEADER = (
-    "attempts | language | with own tests | TP: right, if tests pass | FP: wrong, if tests pass | "
-    "FN: right, if tests fail | TN: wrong, if tests fail | tests pass, if right | tests fail, if wrong"
-)
 
 
 class OwnTestsChapter:
@@ -266,12 +262,23 @@ class OwnTestsChapter:
         groups |= {f"{arm.name}, last attempts": arm_cell(arm.name, f"{arm.name}, last attempts") for arm in self._arms}
         ordered = sorted(self._counts.items(), key=lambda entry: (list(groups).index(entry[0][0]), entry[0][1]))
         if any(counts[passed, right] for _, counts in ordered for passed in (True, False) for right in (True, False)):
-            rows: list[Row] = [[groups[group], language, *_rates(counts)] for (group, language), counts in ordered]
-            rates = table(_HEADER.split(" | "), rows, "Conditional rates of the own tests.")
-            yield chapter("How good the agent's own tests were", _NOTE, rates)
+            rows: list[Row] = [
+                {"attempts": groups[group], "language": language, **_rates(counts)}
+                for (group, language), counts in ordered
+            ]
+            yield chapter(
+                "How good the agent's own tests were", _NOTE, table(rows, "Conditional rates of the own tests.")
+            )
 
 
-def _rates(counts: Counter[tuple[bool | None, bool]]) -> list[Cell]:
+def _rates(counts: Counter[tuple[bool | None, bool]]) -> Row:
     tp, fp, fn, tn = (counts[passed, right] for passed in (True, False) for right in (True, False))
-    shares = [(tp, tp + fp), (fp, tp + fp), (fn, fn + tn), (tn, fn + tn), (tp, tp + fn), (tn, tn + fp)]
-    return [share(*pair) for pair in ((tp + fp + fn + tn, counts.total()), *shares)]
+    return {
+        "with own tests": share(tp + fp + fn + tn, counts.total()),
+        "TP: right, if tests pass": share(tp, tp + fp),
+        "FP: wrong, if tests pass": share(fp, tp + fp),
+        "FN: right, if tests fail": share(fn, fn + tn),
+        "TN: wrong, if tests fail": share(tn, fn + tn),
+        "tests pass, if right": share(tp, tp + fn),
+        "tests fail, if wrong": share(tn, tn + fp),
+    }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.report.evaluation import facts_by_task
+from eval.report.report_input import facts_by_task
 from retroformer.method.records import Key, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import NewTrajectory, Store

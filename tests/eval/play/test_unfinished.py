@@ -7,8 +7,8 @@ import pytest
 
 from eval.measure.results import ArmResult, arm_results, count_unfinished
 from eval.measure.statistics import rates_of
-from eval.report.evaluation import ReportInput
 from eval.report.report import write_actors, write_report
+from eval.report.report_input import ReportInput
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.method.records import Key, Outcome, Task

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eval.measure.results import arm_results
 from eval.report.attempts import ActionsOfTasks, AttemptsByTrial
-from eval.report.evaluation import facts_by_task
+from eval.report.report_input import facts_by_task
 from retroformer.method.records import Key, Outcome, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
@@ -40,7 +40,7 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
         for counter in (counted, each, some):
             counter.add(facts)
     store.close()
-    assert tables_in(markdown(each.table()))[0] == [
+    assert tables_in(markdown(*each.tables()))[0] == [
         "| c | x | 20 | 12 | 8 |",
         "| c | y | 20 | - | - |",
         "| c | silent | 20 | - | - |",
@@ -51,7 +51,7 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
         "| a | y | 4, solved | - | - |",
         "| a | silent | 4, solved | - | - |",
     ]
-    assert "of each attempt, the first 10 of 15 tasks." in markdown(some.table()), "30 rows at most"
+    assert "of each attempt, the first 10 of 15 tasks." in markdown(*some.tables()), "30 rows at most"
     assert tables_in(markdown(counted.actions()))[0] == [
         # x: a took 4; b 10 + 6, solved; c 20 + 12 + 8, unsolved.
         "| x | solved | 4.0 (1) | 6.0 (1) | - | 10.0 (2) |",

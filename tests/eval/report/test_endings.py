@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eval.measure.results import arm_results
 from eval.report.attempts import AttemptGroups
-from eval.report.evaluation import facts_by_task
+from eval.report.report_input import facts_by_task
 from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store

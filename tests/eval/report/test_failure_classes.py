@@ -6,7 +6,7 @@ import pytest
 
 from eval.measure.results import arm_results
 from eval.report.attempts import AttemptsByTrial, is_hallucination, is_inefficient
-from eval.report.evaluation import facts_by_task
+from eval.report.report_input import facts_by_task
 from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store

@@ -348,7 +348,7 @@ def test_the_report_has_its_provenance_and_the_causes_of_invalid_attempts(folder
 
 
 def test_text_is_text_in_both_forms_and_spans_have_a_style() -> None:
-    cells = table(["a", "b"], [["1", "<i>2</i> | [x](y)"]], ("A ", strong("*caption*")))
+    cells = table([{"a": "1", "b": "<i>2</i> | [x](y)"}], ("A ", strong("*caption*")))
     report = Report(title="A & <B>", run="riddles", place="runs/riddles", chapters=(chapter("C", cells),))
     html_text = to_html(report)
     assert "<title>A &amp; &lt;B&gt; \N{EN DASH} Retroformer</title>" in html_text
