@@ -13,22 +13,7 @@ from retroformer.agents.arms.retrieved import load_rated_advice, one_line
 from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.files.document import (
-    DASH,
-    Cell,
-    Chapter,
-    Row,
-    Table,
-    arm_cell,
-    chapter,
-    code,
-    emphasis,
-    join_words,
-    number,
-    quoted,
-    share,
-    table,
-)
+from retroformer.files import document as doc
 from retroformer.method.records import Outcome, Trajectory
 
 from .report_input import ReportInput, each_seed
@@ -67,7 +52,7 @@ class Leaks:
         self._check: LeakCheck | None = check(experiment.environment, experiment.seed) if check is not None else None
         self._evaluation = evaluation
         self._counts = {arm.name: Counter[str]() for arm in evaluation.results}
-        self._examples: dict[str, list[Row]] = {arm.name: [] for arm in evaluation.results}
+        self._examples: dict[str, list[doc.Row]] = {arm.name: [] for arm in evaluation.results}
 
     def add(self, facts: TaskFacts) -> None:
         for arm, seed in each_seed(self._evaluation.results, facts) if self._check else ():
@@ -89,24 +74,24 @@ class Leaks:
             return
         self._counts[name]["leaks"] += bool(given_away)
         if given_away and len(self._examples[name]) < _LEAKS_SHOWN:
-            story = Cell(words=task_id, arms=(name,), task=task_id)
+            story = doc.Cell(words=task_id, arms=(name,), task=task_id)
             self._examples[name].append(
                 {
-                    "arm": arm_cell(name),
+                    "arm": doc.arm_cell(name),
                     "task": story,
-                    "given away": quoted(given_away, _LEAK_SHOWN),
-                    "advice": quoted(advice, _LEAK_SHOWN),
+                    "given away": doc.quoted(given_away, _LEAK_SHOWN),
+                    "advice": doc.quoted(advice, _LEAK_SHOWN),
                 }
             )
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         """Yield the chapter, unless the environment has no check or no arm wrote anything."""
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {
-                "arm": arm_cell(name, name + " (reads the solution)" * self._evaluation.reads_solution(name)),
+                "arm": doc.arm_cell(name, name + " (reads the solution)" * self._evaluation.reads_solution(name)),
                 "pieces of advice": counts["pieces"],
                 "could not be checked": counts["unchecked"],
-                "give something away": share(counts["leaks"], counts["pieces"] - counts["unchecked"]),
+                "give something away": doc.share(counts["leaks"], counts["pieces"] - counts["unchecked"]),
             }
             for name, counts in self._counts.items()
             if counts["pieces"]
@@ -114,10 +99,10 @@ class Leaks:
         if self._check is None or not rows:
             return
         rule = (self._check.rule,) if isinstance(self._check.rule, str) else self._check.rule
-        shown = [table(rows, "Advice that gives a part of the solution away.")]
+        shown = [doc.table(rows, "Advice that gives a part of the solution away.")]
         if examples := list(chain.from_iterable(self._examples.values())):
-            shown.append(table(examples, "Examples of what advice gave away."))
-        yield chapter("Advice that gives the solution away", (*rule, _LEAKS_NOTE), *shown)
+            shown.append(doc.table(examples, "Examples of what advice gave away."))
+        yield doc.chapter("Advice that gives the solution away", (*rule, _LEAKS_NOTE), *shown)
 
 
 @dataclass
@@ -150,7 +135,7 @@ class RetrievedAdvice:
                 piece.gains.append(after.episode_return - before.episode_return)
                 piece.solved += after.outcome is Outcome.SUCCESS
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         """Yield a row for each arm, and one for each of its pieces, if any were retrieved."""
         if not any(self._pieces.values()):
             return
@@ -158,36 +143,36 @@ class RetrievedAdvice:
         """Ratings of the collected advice by its text."""
         for use in load_rated_advice(self._evaluation.store, self._evaluation.experiment.train.leave_out):
             ratings[one_line(use.text)].append(use.rating)
-        arms: list[Row] = []
-        rows: list[Row] = []
+        arms: list[doc.Row] = []
+        rows: list[doc.Row] = []
         for name, pieces in self._pieces.items():
             gains = [gain for piece in pieces.values() for gain in piece.gains]
             solved = sum(piece.solved for piece in pieces.values())
             learns = "yes" if self._arms[name].learns_while_playing else "no"
-            of_arm: Row = {"arm": arm_cell(name), "learns": learns, "pieces retrieved": len(pieces)}
+            of_arm: doc.Row = {"arm": doc.arm_cell(name), "learns": learns, "pieces retrieved": len(pieces)}
             arms.append({**of_arm, **_gained(gains, solved)})
             often = sorted(pieces.values(), key=lambda piece: (-len(piece.gains), piece.text))
             for piece in often[:_PIECES_SHOWN]:
                 rated = ratings[one_line(piece.text)]
-                rating = number(fmean(rated), "+.3f", f" ({len(rated)})") if rated else DASH
+                rating = doc.number(fmean(rated), "+.3f", f" ({len(rated)})") if rated else doc.DASH
                 rows.append(
                     {
-                        "arm": arm_cell(name),
-                        "advice": quoted(piece.text, _PIECE_SHOWN),
-                        "written for": (code(piece.source),),
+                        "arm": doc.arm_cell(name),
+                        "advice": doc.quoted(piece.text, _PIECE_SHOWN),
+                        "written for": (doc.code(piece.source),),
                         "rating while collecting": rating,
                         **_gained(piece.gains, piece.solved),
                     }
                 )
-        by_arm = table(arms, "Retrieved advice by arm.")
-        by_piece = table(rows, f"The {_PIECES_SHOWN} pieces that each arm retrieved most often.")
+        by_arm = doc.table(arms, "Retrieved advice by arm.")
+        by_piece = doc.table(rows, f"The {_PIECES_SHOWN} pieces that each arm retrieved most often.")
         learning = _LEARNING_NOTE if any(self._arms[arm.name].learns_while_playing for arm in self._results) else ""
-        yield chapter("Retrieved advice and what it brought", f"{_RETRIEVED_NOTE}{learning}", by_arm, by_piece)
+        yield doc.chapter("Retrieved advice and what it brought", f"{_RETRIEVED_NOTE}{learning}", by_arm, by_piece)
 
 
-def _gained(gains: list[float], solved: int) -> Row:
-    mean = number(fmean(gains), "+.3f") if gains else DASH
-    return {"retries": len(gains), "mean gain": mean, "solved": share(solved, len(gains))}
+def _gained(gains: list[float], solved: int) -> doc.Row:
+    mean = doc.number(fmean(gains), "+.3f") if gains else doc.DASH
+    return {"retries": len(gains), "mean gain": mean, "solved": doc.share(solved, len(gains))}
 
 
 class Examples:
@@ -219,12 +204,12 @@ class Examples:
             insort(first, (sha256(facts.task_id.encode()).hexdigest(), facts), key=itemgetter(0))
             del first[EXAMPLES:]
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         """Yield the rule of selection, then a table for each task, if any arm wrote advice."""
         if not self._writing:
             return
         shown = set(self._arms) if self._all_write else self._writing
-        names = join_words(", ", (emphasis(name) for stored, name in self._arms.items() if stored in shown))
+        names = doc.join_words(", ", (doc.emphasis(name) for stored, name in self._arms.items() if stored in shown))
         complete = chain.from_iterable(first for wrote, first in self._first.items() if wrote >= shown)
         tasks = [facts for _, facts in sorted(complete, key=itemgetter(0))[:EXAMPLES]]
         first = "The first task" if len(tasks) == 1 else f"The first {len(tasks)} tasks"
@@ -234,33 +219,35 @@ class Examples:
         )
         if not tasks:
             rule = "There is no task at whose first failure each of these arms wrote something: "
-        yield chapter(
+        yield doc.chapter(
             "Advice that the arms wrote", (rule, *names, "."), *(self._table(facts, shown) for facts in tasks)
         )
 
-    def _table(self, facts: TaskFacts, writing: set[str]) -> Table:
+    def _table(self, facts: TaskFacts, writing: set[str]) -> doc.Table:
         seeds = {name: facts.seeds[stored] for stored, name in self._arms.items() if stored in writing}
         failures = {name: seed.attempts[0] for name, seed in seeds.items()}
         first = next(iter(failures.values()))
-        task = quoted("".join(first.opening.strip().splitlines()[-1:]), _LONGEST_TEXT)
+        task = doc.quoted("".join(first.opening.strip().splitlines()[-1:]), _LONGEST_TEXT)
         attempts = {"trial 0": first}
         if any(failure != first for failure in failures.values()):
             attempts = {f"trial 0 of {name}": failure for name, failure in failures.items()}
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {"arm": name, "advice": "", "result": "failed", "the actor": moves(failure), "task": facts.task_id}
             for name, failure in attempts.items()
         ]
         for name, seed in seeds.items():
-            story = Cell(words=facts.task_id, arms=(self._seeds[name],), task=facts.task_id)
+            story = doc.Cell(words=facts.task_id, arms=(self._seeds[name],), task=facts.task_id)
             result, did = _retry(seed)
-            advice = quoted(_advice(seed), _LONGEST_TEXT)
-            rows.append({"arm": arm_cell(name), "advice": advice, "result": result, "the actor": did, "task": story})
-        return table(rows, task)
+            advice = doc.quoted(_advice(seed), _LONGEST_TEXT)
+            rows.append(
+                {"arm": doc.arm_cell(name), "advice": advice, "result": result, "the actor": did, "task": story}
+            )
+        return doc.table(rows, task)
 
 
 def moves(attempt: Trajectory) -> str:
     """Return the first actions and the ending: `go to bed 1; ...; 15 actions, step limit`."""
-    actions = [quoted(step.action, _LONGEST_ACTION) for step in attempt.steps]
+    actions = [doc.quoted(step.action, _LONGEST_ACTION) for step in attempt.steps]
     more = ["..."] if len(actions) > ACTIONS_SHOWN else []
     ending = f"{len(actions)} action{'' if len(actions) == 1 else 's'}, {attempt.ending.value}"
     return "; ".join([*actions[:ACTIONS_SHOWN], *more, ending])
@@ -269,7 +256,7 @@ def moves(attempt: Trajectory) -> str:
 def _retry(seed: SeedFacts) -> tuple[str, str]:
     retry = seed.attempts.get(1)
     if retry is None or retry.outcome is Outcome.INVALID:
-        return "not tried", DASH
+        return "not tried", doc.DASH
     return "solved" if retry.outcome is Outcome.SUCCESS else "failed", moves(retry)
 
 

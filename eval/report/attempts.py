@@ -18,21 +18,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from retroformer.environments.extras import TaskFacts
-from retroformer.files.document import (
-    DASH,
-    Cell,
-    Chapter,
-    Listing,
-    Row,
-    Table,
-    arm_cell,
-    chapter,
-    emphasis,
-    number,
-    share,
-    table,
-    trial_column,
-)
+from retroformer.files import document as doc
 from retroformer.method.records import Ending, Outcome, Task, Trajectory
 
 from ..measure.results import ArmResult, first_trials
@@ -48,15 +34,15 @@ _MOST_ROWS = 30
 """Most rows of the table of single tasks: SALA's 14 tasks with two arms."""
 _CLASSES_NOTE = (
     "Share of tasks whose last attempt made by each trial failed and is in the class. ",
-    emphasis("Hallucination"),
+    doc.emphasis("Hallucination"),
     ": two or more consecutive identical actions with the same observation, or a cycle, which is the same action with "
     f"the same observation more than {OMEGA} times. ",
-    emphasis("Inefficient planning"),
+    doc.emphasis("Inefficient planning"),
     f": at least {EPSILON} actions. An attempt may be in both or in none.",
 )
 _ACTIONS_NOTE = (
     "Mean number of actions of the attempts of each trial, and of all attempts at a task together. ",
-    emphasis("Solved"),
+    doc.emphasis("Solved"),
     " are the attempts that solved their task, and in the last column the tasks that were solved in the end. The "
     "number of attempts or tasks is in brackets.",
 )
@@ -73,18 +59,20 @@ class Attempts:
         for counter in (self._groups, self._by_trial, self._tasks):
             counter.add(facts)
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         groups = self._groups
-        yield chapter("How attempts ended", groups.endings(), groups.failure_classes())
-        yield chapter("Failure classes by trial", _CLASSES_NOTE, self._by_trial.failure_classes())
-        yield chapter("Actions of each task by trial", _ACTIONS_NOTE, self._by_trial.actions(), *self._tasks.tables())
+        yield doc.chapter("How attempts ended", groups.endings(), groups.failure_classes())
+        yield doc.chapter("Failure classes by trial", _CLASSES_NOTE, self._by_trial.failure_classes())
+        yield doc.chapter(
+            "Actions of each task by trial", _ACTIONS_NOTE, self._by_trial.actions(), *self._tasks.tables()
+        )
         if any(groups.judged.values()):
-            yield chapter("How the agent judged its own attempts", groups.judgements())
+            yield doc.chapter("How the agent judged its own attempts", groups.judgements())
         seeds = [seed for arm in self._evaluation.results for seed in arm.seeds]
         arms = dict.fromkeys(name for seed in seeds for name in (seed.first_trial, seed.stored))
         if causes := self._evaluation.store.cause_counts(list(arms), _CAUSES_SHOWN):
-            items = tuple(Cell(words=f"{count} x {cause}", value=count) for cause, count in causes)
-            yield chapter("Why attempts were invalid", Listing(items=items))
+            items = tuple(doc.Cell(words=f"{count} x {cause}", value=count) for cause, count in causes)
+            yield doc.chapter("Why attempts were invalid", doc.Listing(items=items))
 
 
 class AttemptGroups:
@@ -103,8 +91,8 @@ class AttemptGroups:
         self._failed = {name: Counter[str]() for name in names}
         self.judged = {name: Counter[tuple[bool, bool]]() for name in names}
         """Number of attempts that the agent judged itself, by (agent judged success, task solved)."""
-        self._cells = {name: Cell(words=name) for name in names}
-        self._cells |= {f"{arm.name}, retries": arm_cell(arm.name, f"{arm.name}, retries") for arm in results}
+        self._cells = {name: doc.Cell(words=name) for name in names}
+        self._cells |= {f"{arm.name}, retries": doc.arm_cell(arm.name, f"{arm.name}, retries") for arm in results}
 
     def add(self, facts: TaskFacts) -> None:
         for stored, seed in facts.seeds.items():
@@ -122,28 +110,28 @@ class AttemptGroups:
         if attempt.judged is not None:
             self.judged[group][attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
 
-    def endings(self) -> Table:
+    def endings(self) -> doc.Table:
         names = sorted(set[str]().union(*self._endings.values()))
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {"arm": self._cells[group], **{name: counts[name] for name in names}}
             for group, counts in self._endings.items()
         ]
-        return table(rows, "Number of attempts by how they ended.")
+        return doc.table(rows, "Number of attempts by how they ended.")
 
-    def failure_classes(self) -> Table:
+    def failure_classes(self) -> doc.Table:
         """Return in how many failed attempts of each group the agent hallucinated or planned inefficiently, or both."""
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {
                 "arm": self._cells[group],
                 "failed attempts": counts["all"],
-                "hallucination": share(counts["hallucinated"], counts["all"]),
-                "inefficient planning": share(counts["inefficient"], counts["all"]),
+                "hallucination": doc.share(counts["hallucinated"], counts["all"]),
+                "inefficient planning": doc.share(counts["inefficient"], counts["all"]),
             }
             for group, counts in self._failed.items()
         ]
-        return table(rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
+        return doc.table(rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
 
-    def judgements(self) -> Table:
+    def judgements(self) -> doc.Table:
         """Return the agent's own judgements against the true outcomes, of the groups whose outcomes it judged."""
         kinds = {
             (True, True): "TP: content, solved",
@@ -151,16 +139,16 @@ class AttemptGroups:
             (True, False): "FP: content, failed",
             (False, False): "TN: not content, failed",
         }
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {
                 "arm": self._cells[group],
                 **{title: counts[kind] for kind, title in kinds.items()},
-                "right": share(counts[True, True] + counts[False, False], counts.total()),
+                "right": doc.share(counts[True, True] + counts[False, False], counts.total()),
             }
             for group, counts in self.judged.items()
             if counts
         ]
-        return table(rows, "The agent's own judgements against the true outcomes.")
+        return doc.table(rows, "The agent's own judgements against the true outcomes.")
 
 
 def is_hallucination(attempt: Trajectory) -> bool:
@@ -225,31 +213,34 @@ class AttemptsByTrial:
             if won if trial is None else trial in solving:
                 self._actions[arm.name, "solved", trial].append(length)
 
-    def failure_classes(self) -> Table:
-        rows: list[Row] = [
-            {"arm": arm_cell(arm.name), "class": title}
-            | {trial_column(n): share(self._failed[arm.name, title, n], self._tasks[arm.name]) for n in self._trials}
+    def failure_classes(self) -> doc.Table:
+        rows: list[doc.Row] = [
+            {"arm": doc.arm_cell(arm.name), "class": title}
+            | {
+                doc.trial_column(n): doc.share(self._failed[arm.name, title, n], self._tasks[arm.name])
+                for n in self._trials
+            }
             for arm in self._results
             for title in ("hallucination", "inefficient planning", "all failures")
         ]
-        return table(rows, "Share of tasks in each failure class, by trial.")
+        return doc.table(rows, "Share of tasks in each failure class, by trial.")
 
-    def actions(self) -> Table:
-        rows: list[Row] = [
+    def actions(self) -> doc.Table:
+        rows: list[doc.Row] = [
             {
-                "arm": arm_cell(arm.name),
+                "arm": doc.arm_cell(arm.name),
                 "tasks": title,
-                **{trial_column(trial): _mean(self._actions[arm.name, title, trial]) for trial in self._trials},
+                **{doc.trial_column(trial): _mean(self._actions[arm.name, title, trial]) for trial in self._trials},
                 "all trials": _mean(self._actions[arm.name, title, None]),
             }
             for arm in self._results
             for title in ("solved", "all")
         ]
-        return table(rows, "Mean number of actions, by trial and at a task together.")
+        return doc.table(rows, "Mean number of actions, by trial and at a task together.")
 
 
-def _mean(counts: Sequence[int]) -> str | Cell:
-    return number(fmean(counts), ".1f", f" ({len(counts)})") if counts else DASH
+def _mean(counts: Sequence[int]) -> str | doc.Cell:
+    return doc.number(fmean(counts), ".1f", f" ({len(counts)})") if counts else doc.DASH
 
 
 class ActionsOfTasks:
@@ -260,29 +251,29 @@ class ActionsOfTasks:
         self._trials = len(results[0].solved_NT)
         self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // len(self._names))]
         self._tasks = len(tasks)
-        self._rows = dict[str, list[Row]]()
+        self._rows = dict[str, list[doc.Row]]()
 
     def add(self, facts: TaskFacts) -> None:
         """Note the attempts at one task, if it is among those that are shown."""
         if facts.task_id in self._shown:
             self._rows[facts.task_id] = [
                 {
-                    "task": Cell(words=facts.task_id, arms=(name,), task=facts.task_id),
-                    "arm": arm_cell(name),
-                    **{trial_column(n): _length(facts.seeds[stored].attempts.get(n)) for n in range(self._trials)},
+                    "task": doc.Cell(words=facts.task_id, arms=(name,), task=facts.task_id),
+                    "arm": doc.arm_cell(name),
+                    **{doc.trial_column(n): _length(facts.seeds[stored].attempts.get(n)) for n in range(self._trials)},
                 }
                 for stored, name in self._names.items()
             ]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[doc.Table]:
         """Return a row for each of these tasks and each arm, in the order in which the tasks are played, if any was."""
         rows = [row for task_id in self._shown for row in self._rows.get(task_id, [])]
         of_all = "" if len(self._shown) == self._tasks else f", the first {len(self._shown)} of {self._tasks} tasks"
-        return [table(rows, f"Number of actions of each attempt{of_all}.")] if rows else []
+        return [doc.table(rows, f"Number of actions of each attempt{of_all}.")] if rows else []
 
 
-def _length(attempt: Trajectory | None) -> Cell:
+def _length(attempt: Trajectory | None) -> doc.Cell:
     """Return `13, solved` or `49`; a dash if there is no valid attempt."""
     if attempt is None or attempt.outcome is Outcome.INVALID:
-        return Cell(words=DASH)
-    return number(len(attempt.steps), after=", solved" if attempt.outcome is Outcome.SUCCESS else "")
+        return doc.Cell(words=doc.DASH)
+    return doc.number(len(attempt.steps), after=", solved" if attempt.outcome is Outcome.SUCCESS else "")

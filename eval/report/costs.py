@@ -15,7 +15,7 @@ from retroformer.agents.arms.arm import Arm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import TaskFacts
-from retroformer.files.document import DASH, Cell, Chapter, Row, Table, arm_cell, chapter, number, table
+from retroformer.files import document as doc
 from retroformer.method.records import Outcome, Usage
 from retroformer.run.adapters import served_folder
 from retroformer.run.arm_names import LIVE, WRITTEN, is_rated
@@ -58,14 +58,14 @@ class EqualBudget:
                 totals = list(accumulate(costs))
                 spent[arm.name].append(([*totals, math.inf][counting], totals[-1]))
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         """Yield the chapter, if any arm has spent anything."""
         tables = [_budget_table(self._tokens, "tokens"), _budget_table(self._calls, "calls")]
         if shown := [one for one in tables if one is not None]:
-            yield chapter("Solved within equal budgets", *shown)
+            yield doc.chapter("Solved within equal budgets", *shown)
 
 
-def _budget_table(spending: Mapping[str, _Spending], unit: str) -> Table | None:
+def _budget_table(spending: Mapping[str, _Spending], unit: str) -> doc.Table | None:
     most = max((total for spent in spending.values() for _, total in spent), default=0.0)
     if not most:
         return None
@@ -74,15 +74,15 @@ def _budget_table(spending: Mapping[str, _Spending], unit: str) -> Table | None:
     def title(budget: int) -> str:
         return f"{budget:,} {unit} per task"
 
-    def solved_within(spent: _Spending, budget: int) -> Cell:
-        return number(fmean(to_solve <= budget for to_solve, _ in spent), ".3f")
+    def solved_within(spent: _Spending, budget: int) -> doc.Cell:
+        return doc.number(fmean(to_solve <= budget for to_solve, _ in spent), ".3f")
 
-    rows: list[Row] = [
-        {"arm": arm_cell(name), **{title(budget): solved_within(spent, budget) for budget in budgets}}
+    rows: list[doc.Row] = [
+        {"arm": doc.arm_cell(name), **{title(budget): solved_within(spent, budget) for budget in budgets}}
         for name, spent in spending.items()
         if spent
     ]
-    return table(rows, f"Share of tasks solved within a budget of {unit}.")
+    return doc.table(rows, f"Share of tasks solved within a budget of {unit}.")
 
 
 class _Cost(NamedTuple):
@@ -94,7 +94,7 @@ class _Cost(NamedTuple):
     """CPU time of training, in all stages; None if one of them was resumed, which measured only the rest."""
 
 
-def arm_costs(evaluation: ReportInput) -> Iterator[Chapter]:
+def arm_costs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield what each arm with a training run cost to make and takes to use, if there is one."""
     costs = [
         (arm, _costs(evaluation.experiment, evaluation.experiment.eval.arms[arm.name])) for arm in evaluation.results
@@ -105,20 +105,20 @@ def arm_costs(evaluation: ReportInput) -> Iterator[Chapter]:
         "arms nothing. CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
     )
     if rows:
-        yield chapter("What the arms cost to make and to use", table(rows, caption))
+        yield doc.chapter("What the arms cost to make and to use", doc.table(rows, caption))
 
 
-def _row(arm: ArmResult, costs: Sequence[_Cost]) -> Row:
+def _row(arm: ArmResult, costs: Sequence[_Cost]) -> doc.Row:
     measured = [cost.cpu_seconds for cost in costs if cost.cpu_seconds is not None]
     tasks = max(1, arm.solved_NT.shape[1] * len(arm.seeds))
     return {
-        "arm": arm_cell(arm.name),
-        "calls to collect": number(fmean(cost.experience.calls for cost in costs), ",.0f"),
-        "tokens to collect": number(fmean(cost.experience.tokens for cost in costs), ",.0f"),
-        "tokens trained on": number(fmean(cost.tokens for cost in costs), ",.0f"),
-        "CPU-s of training": number(fmean(measured), ",.0f") if measured else DASH,
-        "calls per task to use": number(arm.usage.calls / tasks, ",.1f"),
-        "tokens per task to use": number(arm.usage.tokens / tasks, ",.1f"),
+        "arm": doc.arm_cell(arm.name),
+        "calls to collect": doc.number(fmean(cost.experience.calls for cost in costs), ",.0f"),
+        "tokens to collect": doc.number(fmean(cost.experience.tokens for cost in costs), ",.0f"),
+        "tokens trained on": doc.number(fmean(cost.tokens for cost in costs), ",.0f"),
+        "CPU-s of training": doc.number(fmean(measured), ",.0f") if measured else doc.DASH,
+        "calls per task to use": doc.number(arm.usage.calls / tasks, ",.1f"),
+        "tokens per task to use": doc.number(arm.usage.tokens / tasks, ",.1f"),
     }
 
 

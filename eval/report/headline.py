@@ -6,25 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from retroformer.config.experiment import Experiment
-from retroformer.files.document import (
-    Cell,
-    Chapter,
-    Figure,
-    IntervalChart,
-    IntervalRow,
-    LineChart,
-    Listing,
-    Part,
-    Series,
-    Spans,
-    Words,
-    chapter,
-    code,
-    emphasis,
-    join_words,
-    strong,
-    unbroken,
-)
+from retroformer.files import document as doc
 
 from ..measure.results import ArmResult
 from ..measure.statistics import DRAWS, Comparison, Rates, comparison, plain_p
@@ -55,14 +37,14 @@ class Claim(NamedTuple):
         return f"{self.share:.1%} of {self.tasks} tasks within {attempts}"
 
     @property
-    def interval(self) -> Spans:
+    def interval(self) -> doc.Spans:
         """The interval in points of the claim, with the p-value if there is one."""
         low, high = (100 * bound for bound in self.compared.difference[1:])
         low, high = (-high, -low) if self.relation == "fewer" else (low, high)
         if self.compared.p_value is None:
             return (f"(95% interval over training seeds and tasks: {low:.1f} to {high:.1f})",)
         p_value = plain_p(self.compared.p_value)
-        shown = unbroken(f"p {p_value}" if p_value.startswith("<") else f"p = {p_value}")
+        shown = doc.unbroken(f"p {p_value}" if p_value.startswith("<") else f"p = {p_value}")
         return (f"(95% interval over tasks: {low:.1f} to {high:.1f}; ", shown, ")")
 
     @property
@@ -70,18 +52,18 @@ class Claim(NamedTuple):
         return f"{100 * abs(self.compared.difference.mean):.1f} points {self.relation}"
 
 
-def front(evaluation: ReportInput) -> Iterator[Chapter]:
+def front(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield the front, a chapter without a title."""
-    rates, parts = evaluation.rates, list[Part | Words]()
+    rates, parts = evaluation.rates, list[doc.Part | doc.Words]()
     if len(evaluation.results) > 1:
         parts += verdict(evaluation)
     parts.append(solved_figure(evaluation.experiment, rates))
     if len(evaluation.results) > 1:
         parts.append(difference_figure(rates, evaluation.reference))
-    yield chapter("", *parts, _how_to_read(evaluation))
+    yield doc.chapter("", *parts, _how_to_read(evaluation))
 
 
-def verdict(evaluation: ReportInput) -> Iterator[Listing | Words]:
+def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     """Yield a sentence for every other arm, which claims a difference only if its interval excludes 0.
 
     Of two models the exact test must agree. The last sentences compare each arm of `eval.examples` with the one before
@@ -94,25 +76,27 @@ def verdict(evaluation: ReportInput) -> Iterator[Listing | Words]:
     pairs += [(after, before) for before, after in steps if (after, before) not in pairs]
     items, disputed = [], dict[str, None]()
     for name, other in pairs:
-        shown: Spans = (strong(name), *[" (a yardstick)"] * evaluation.reads_solution(name))
+        shown: doc.Spans = (doc.strong(name), *[" (a yardstick)"] * evaluation.reads_solution(name))
         claims = [_claim(arms, name, other, rates) for arms in rates.views]
         # Unfinished tasks are in the last view, which is the only one if no task is finished.
         counted = [bool(rates.unfinished) and one is claims[-1] for one in claims]
         sentences = [
-            sentence(shown, (emphasis(other),), one, ", with unfinished ones counted as failures" if all_tasks else "")
+            sentence(
+                shown, (doc.emphasis(other),), one, ", with unfinished ones counted as failures" if all_tasks else ""
+            )
             for one, all_tasks in zip(claims, counted, strict=True)
         ]
         items.append(
-            Cell(words=join_words(" ", sentences), value=claims[0].compared.difference.mean, arms=(name, other))
+            doc.Cell(words=doc.join_words(" ", sentences), value=claims[0].compared.difference.mean, arms=(name, other))
         )
         if len({one.relation for one in claims}) > 1:
             disputed[name] = None
     if rates.unfinished:
         yield _warning(rates, list(disputed))
-    yield Listing(items=tuple(items))
+    yield doc.Listing(items=tuple(items))
 
 
-def sentence(first: Spans, second: Spans, claim: Claim, condition: str = "") -> Spans:
+def sentence(first: doc.Spans, second: doc.Spans, claim: Claim, condition: str = "") -> doc.Spans:
     """Return a sentence that can be quoted without the rest of the report."""
     if claim.relation:
         solves = f" solves {claim.solved}{condition}, {claim.points} than "
@@ -129,17 +113,17 @@ def _claim(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> 
     return Claim(float(solved_NT[-1].mean()), solved_NT.shape[1], len(solved_NT), compared)
 
 
-def _warning(rates: Rates, disputed: Sequence[str]) -> Words:
+def _warning(rates: Rates, disputed: Sequence[str]) -> doc.Words:
     unfinished = f"{rates.unfinished} of {rates.tasks} tasks are unfinished in some arm"
     if not rates.finished_tasks:
         return f"{unfinished}, so arms cannot be compared over finished tasks alone."
     if disputed:
         depends = " depends on whether they are counted as failures."
-        return (f"{unfinished}, and the verdict on ", *join_words(" and ", map(strong, disputed)), depends)
+        return (f"{unfinished}, and the verdict on ", *doc.join_words(" and ", map(doc.strong, disputed)), depends)
     return f"{unfinished}; counting them as failures does not change the verdicts."
 
 
-def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
+def solved_figure(experiment: Experiment, rates: Rates) -> doc.Figure:
     """Return the share solved by each trial, one line per arm. The legend is sorted by the share at the last trial.
 
     If tasks are unfinished, dotted lines and a second number give the shares with these counted as failures.
@@ -154,7 +138,7 @@ def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
         x = [trial + 1 + (offset if trial else 0.0) for trial in trials]
         others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]
         series.append(
-            Series(
+            doc.Series(
                 name=solid[index].name,
                 points=tuple((at, interval.mean) for at, interval in zip(x, intervals, strict=True)),
                 bounds=tuple((interval.low, interval.high) for interval in intervals),
@@ -162,14 +146,14 @@ def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
                 note=f"{intervals[-1].mean:.2f}" + "".join(f" ({shares[-1]:.2f})" for shares in others),
             )
         )
-    chart = LineChart(
+    chart = doc.LineChart(
         x_title="attempts allowed",
         y_title="share of held-out tasks solved",
         series=tuple(series),
         x_ticks=tuple(trial + 1 for trial in trials),
         y_ticks=(0.0, 0.25, 0.5, 0.75, 1.0),
     )
-    return Figure(name="solved", caption=_caption(experiment, rates), chart=chart)
+    return doc.Figure(name="solved", caption=_caption(experiment, rates), chart=chart)
 
 
 def _caption(experiment: Experiment, rates: Rates) -> str:
@@ -183,29 +167,32 @@ def _caption(experiment: Experiment, rates: Rates) -> str:
     return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, {shared}; {shown}."
 
 
-def difference_figure(rates: Rates, reference: str) -> Figure:
+def difference_figure(rates: Rates, reference: str) -> doc.Figure:
     """Return the difference of every other arm from the reference after the last trial, as in the headline."""
     arms = {arm.name: arm for arm in rates.views[0]}
     rows = []
     for name, arm in arms.items():
         if name != reference:
             compared = comparison(arm, arms[reference], rates.intervals)
-            rows.append(IntervalRow(name=name, **compared.difference._asdict(), claimed=compared.claimed))
+            rows.append(doc.IntervalRow(name=name, **compared.difference._asdict(), claimed=compared.claimed))
     rows.sort(key=lambda row: -row.mean)
     caption = (
         f"Share of tasks solved by the last trial minus that of {reference}, paired by task, with 95% intervals. "
         "Filled: a difference is claimed, as in the headline; hollow: the data do not show one."
     )
-    chart = IntervalChart(x_title="difference in the share of tasks solved", rows=tuple(rows))
-    return Figure(name="differences", caption=caption, chart=chart)
+    chart = doc.IntervalChart(x_title="difference in the share of tasks solved", rows=tuple(rows))
+    return doc.Figure(name="differences", caption=caption, chart=chart)
 
 
-def _how_to_read(evaluation: ReportInput) -> Words:
+def _how_to_read(evaluation: ReportInput) -> doc.Words:
     rates, experiment = evaluation.rates, evaluation.experiment
     counts = Counter(task.split for task in evaluation.tasks)
-    splits: Spans = ("split ", *map(code, counts))
+    splits: doc.Spans = ("split ", *map(doc.code, counts))
     if len(counts) > 1:
-        splits = ("splits ", *join_words(" and ", ((code(split), f" ({count})") for split, count in counts.items())))
+        splits = (
+            "splits ",
+            *doc.join_words(" and ", ((doc.code(split), f" ({count})") for split, count in counts.items())),
+        )
     unfinished = "No task was left unfinished."
     if rates.unfinished:
         unfinished = (
@@ -214,12 +201,12 @@ def _how_to_read(evaluation: ReportInput) -> Words:
             "the first missing trial of an arm on, a task counts as unsolved with return 0; earlier trials keep their "
             "results. Run the same command again to finish them."
         )
-    seeds: Spans = ("they do not cover variation between training seeds.",)
+    seeds: doc.Spans = ("they do not cover variation between training seeds.",)
     if any(arm.pooled for arm in evaluation.results):
         seeds = (
             "if an arm pools training seeds, seeds and tasks are resampled together, and the interval covers other "
             "tasks and other training seeds (with few seeds it is a little too narrow); ",
-            emphasis("with these seeds"),
+            doc.emphasis("with these seeds"),
             " gives the interval over tasks alone. An arm with one model does not cover variation between training "
             "seeds.",
         )

@@ -3,19 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from retroformer.files.document import (
-    Cell,
-    Figure,
-    Folded,
-    Listing,
-    Paragraph,
-    Part,
-    Report,
-    StyledText,
-    Table,
-    Words,
-    plain,
-)
+from retroformer.files import document as doc
 
 _CAPTION = "Table: "
 """Begin of the paragraph before a table that is its caption, as in Pandoc."""
@@ -25,7 +13,7 @@ _BRACKETS = re.compile(r"[\[\]]")
 _TICKS = re.compile("`+")
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: doc.Report) -> str:
     blocks = [f"# {escape(report.title)}"]
     for chapter in report.chapters:
         blocks += [f"## {escape(chapter.title)}"] if chapter.title else []
@@ -33,19 +21,19 @@ def to_markdown(report: Report) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def part_in_markdown(part: Part) -> str:
+def part_in_markdown(part: doc.Part) -> str:
     match part:
-        case Paragraph():
+        case doc.Paragraph():
             return _inline(part.words)
-        case Listing():
+        case doc.Listing():
             return "\n".join(f"- {_inline(item.words)}" for item in part.items)
-        case Table():
+        case doc.Table():
             header = [escape(column.title) for column in part.columns]
             lines = table_lines(header, [list(map(_cell_text, row)) for row in part.rows])
             return f"{_CAPTION}{_inline(part.caption)}\n\n{lines}"
-        case Folded():
+        case doc.Folded():
             return _fence(part)
-        case Figure():
+        case doc.Figure():
             return f"![{escape(part.caption)}]({part.file_name})"
 
 
@@ -61,7 +49,7 @@ def escape(text: str) -> str:
     return _BRACKETS.sub(r"\\\g<0>", line) if "](" in line else line
 
 
-def _cell_text(cell: Cell) -> str:
+def _cell_text(cell: doc.Cell) -> str:
     return f"[{_inline(cell.words)}](<{cell.part}/report.md>)" if cell.part else _inline(cell.words)
 
 
@@ -70,13 +58,13 @@ def _cell(text: str) -> str:
     return _BORDER.sub(r"\|", " ".join(text.splitlines()))
 
 
-def _inline(words: Words) -> str:
+def _inline(words: doc.Words) -> str:
     if isinstance(words, str):
         return escape(words)
     return "".join(map(_span, words)).strip()
 
 
-def _span(span: str | StyledText) -> str:
+def _span(span: str | doc.StyledText) -> str:
     if isinstance(span, str):
         # The spaces between spans stay.
         return " " * span[:1].isspace() + escape(span) + " " * span[-1:].isspace() if span.strip() else " " * bool(span)
@@ -92,13 +80,13 @@ def _span(span: str | StyledText) -> str:
 
 
 def _code(text: str) -> str:
-    line = plain(text)
+    line = doc.plain(text)
     ticks = _longer_than_any_in(line, 1)
     space = " " * (len(ticks) > 1)
     return f"{ticks}{space}{line}{space}{ticks}"
 
 
-def _fence(folded: Folded) -> str:
+def _fence(folded: doc.Folded) -> str:
     ticks = _longer_than_any_in(folded.text, 3)
     # The line that opens a block may hold no backtick.
     opening = f"{ticks}{folded.language} {escape(folded.title.replace('`', ' '))}"

@@ -17,19 +17,7 @@ from retroformer.config.file import Config
 from retroformer.environments.extras import ChapterBuilder
 from retroformer.environments.registry import extras
 from retroformer.errors import InfrastructureFailure, MissingInput
-from retroformer.files.document import (
-    Cell,
-    Chapter,
-    Part,
-    Row,
-    Table,
-    Words,
-    arm_cell,
-    chapter,
-    number,
-    table,
-    trial_column,
-)
+from retroformer.files import document as doc
 from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial
 from retroformer.run.ledger import Ledger
@@ -46,12 +34,12 @@ from .files import write_files
 from .report_input import ReportInput, interval_cell, shares_by_trial
 
 
-def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[Chapter]:
+def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[doc.Chapter]:
     chapters = extras(evaluation.experiment.environment).chapters
     return chapters(evaluation.results) if chapters else ()
 
 
-CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[Chapter]], ...] = (
+CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[doc.Chapter]], ...] = (
     headline.front,
     solved.planned_comparisons,
     setting.ArmDescriptions,
@@ -172,7 +160,7 @@ def write_report(evaluation: ReportInput) -> Path:
     for facts in evaluation.facts():
         for counter in counters:
             counter.add(facts)
-    chapters = list[Chapter]()
+    chapters = list[doc.Chapter]()
     for build, one in built:
         maker, made = (type(one), one.chapters()) if isinstance(one, ChapterBuilder) else (build, one)
         chapters += _add_source(maker, made)
@@ -180,7 +168,7 @@ def write_report(evaluation: ReportInput) -> Path:
     return write_files(evaluation.experiment, evaluation.folder, title, chapters, evaluation.results)
 
 
-def _add_source(maker: Any, chapters: Iterable[Chapter]) -> Iterator[Chapter]:
+def _add_source(maker: Any, chapters: Iterable[doc.Chapter]) -> Iterator[doc.Chapter]:
     """Yield chapters with the name of the function or class that computed them."""
     for made in chapters:
         yield made.model_copy(update={"source": f"{maker.__module__}.{maker.__name__}"})
@@ -191,28 +179,30 @@ def write_actors(experiment: Experiment, played: Results) -> Path:
     rates = {actor: rates_of(arms, experiment.seed) for actor, arms in played.items()}
     solved = f"Share of {experiment.environment.name} tasks solved"
     tasks = min(of_actor.finished_tasks for of_actor in rates.values())
-    parts: list[Part | Words] = [f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks."]
+    parts: list[doc.Part | doc.Words] = [f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks."]
     if finished := {actor: one.finished for actor, one in rates.items() if one.finished_tasks}:
         parts.append(_actors(rates, finished))
     if any(of_actor.unfinished for of_actor in rates.values()):
         left = ", ".join(f"{one.unfinished} of {one.tasks} with {actor}" for actor, one in rates.items())
         parts.append(f"{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}.")
         parts.append(_actors(rates, {actor: one.all_tasks for actor, one in rates.items()}))
-    reflects = [chapter("", "Each model writes the advice of its own arms.")] if experiment.eval.actors_reflect else []
-    chapters = [*reflects, chapter("Solved by each actor", *parts)]
+    reflects = (
+        [doc.chapter("", "Each model writes the advice of its own arms.")] if experiment.eval.actors_reflect else []
+    )
+    chapters = [*reflects, doc.chapter("Solved by each actor", *parts)]
     return _write(write_actors, experiment, f"{len(played)} actors", chapters, played)
 
 
-def _actors(rates: Mapping[str, Rates], arms: Results) -> Table:
-    return table(
+def _actors(rates: Mapping[str, Rates], arms: Results) -> doc.Table:
+    return doc.table(
         [
             {
                 "actor": actor,
-                "arm": arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
+                "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
                 **shares_by_trial(arm, rates[actor].intervals),
-                "tokens in": number(arm.usage.prompt_tokens, ","),
-                "tokens out": number(arm.usage.completion_tokens, ","),
-                "more": Cell(words="report", part=actor),
+                "tokens in": doc.number(arm.usage.prompt_tokens, ","),
+                "tokens out": doc.number(arm.usage.completion_tokens, ","),
+                "more": doc.Cell(words="report", part=actor),
             }
             for actor, of_actor in arms.items()
             for arm in of_actor
@@ -236,28 +226,28 @@ def write_repeats(experiment: Experiment, played: Results) -> Path:
         f"repeats, each with other random numbers.{unfinished}"
     )
 
-    def mean(repeats: Sequence[ArmResult], trial: int) -> Cell:
+    def mean(repeats: Sequence[ArmResult], trial: int) -> doc.Cell:
         shares = [arm.share_solved(trial) for arm in repeats]
-        return number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}")
+        return doc.number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}")
 
-    means: list[Row] = [
-        {"arm": arm, **{trial_column(trial, "by trial"): mean(repeats, trial) for trial in trials}}
+    means: list[doc.Row] = [
+        {"arm": arm, **{doc.trial_column(trial, "by trial"): mean(repeats, trial) for trial in trials}}
         for arm, *repeats in zip(experiment.eval.arms, *counted.values(), strict=True)
     ]
-    each: list[Row] = [
+    each: list[doc.Row] = [
         {
             "repeat": name,
-            "arm": arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
-            **{trial_column(trial, "by trial"): number(arm.share_solved(trial), ".3f") for trial in trials},
-            "more": Cell(words="report", part=name),
+            "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
+            **{doc.trial_column(trial, "by trial"): doc.number(arm.share_solved(trial), ".3f") for trial in trials},
+            "more": doc.Cell(words="report", part=name),
         }
         for name, arms in counted.items()
         for arm in arms
     ]
-    mean_table = table(means, "Mean and standard deviation over the repeats.")
+    mean_table = doc.table(means, "Mean and standard deviation over the repeats.")
     chapters = [
-        chapter("Solved over all repeats", sentence, mean_table),
-        chapter("Solved in each repeat", table(each, "Share of tasks solved in each repeat.")),
+        doc.chapter("Solved over all repeats", sentence, mean_table),
+        doc.chapter("Solved in each repeat", doc.table(each, "Share of tasks solved in each repeat.")),
     ]
     return _write(write_repeats, experiment, f"{len(played)} repeats", chapters, played)
 
@@ -267,7 +257,7 @@ def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
 
     Return the path of report.html.
     """
-    rows: list[Row] = [
+    rows: list[doc.Row] = [
         {
             "domain": experiment.domain,
             "arm": arm.name,
@@ -275,7 +265,7 @@ def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
             "unfinished": arm.incomplete,
             "solved at trial 0": interval_cell(rates.intervals.of(arm.solved_by(0))),
             "solved by the last trial": interval_cell(rates.intervals.of(arm.solved_by(-1))),
-            "more": Cell(words="report", part=experiment.domain),
+            "more": doc.Cell(words="report", part=experiment.domain),
         }
         for experiment, results in played
         for rates in (rates_of(arms, experiment.seed) for arms in results.values())
@@ -285,14 +275,14 @@ def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
         "Share of held-out tasks solved, with 95% intervals over tasks; unfinished tasks count as failures. The "
         "adapters are trained on the ratings of all domains."
     )
-    shown = table(rows, "Share of the tasks of each domain that were solved.")
+    shown = doc.table(rows, "Share of the tasks of each domain that were solved.")
     run = played[0][0].model_copy(update={"domain": ""})
-    chapters = [chapter("Solved in each domain", sentence, shown)]
+    chapters = [doc.chapter("Solved in each domain", sentence, shown)]
     return _write(write_domains, run, f"{len(played)} domains, one reflector", chapters, {})
 
 
 def _write(
-    write: Callable[..., Path], experiment: Experiment, title: str, chapters: Sequence[Chapter], played: Results
+    write: Callable[..., Path], experiment: Experiment, title: str, chapters: Sequence[doc.Chapter], played: Results
 ) -> Path:
     arms = list(chain.from_iterable(played.values()))
     return write_files(experiment, experiment.report_folder, title, _add_source(write, chapters), arms)

@@ -18,22 +18,8 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import TaskFacts
 from retroformer.errors import MissingInput
+from retroformer.files import document as doc
 from retroformer.files.bounded import read_yaml
-from retroformer.files.document import (
-    DASH,
-    Chapter,
-    Folded,
-    Part,
-    Row,
-    Spans,
-    Words,
-    arm_cell,
-    chapter,
-    code,
-    join_words,
-    quoted,
-    table,
-)
 from retroformer.run.adapters import served_folder
 from retroformer.run.provenance import code_version, package_versions
 from retroformer.run.stage_metrics import METRICS, read_metrics
@@ -58,9 +44,9 @@ _VALUE_SHOWN = 120
 _CONFIGS_NOTE = (
     "The config that each stage stored beside its adapter, and the settings that its weights depend on. Sections that "
     "training does not read, ",
-    code("eval"),
+    doc.code("eval"),
     " and ",
-    code("gate"),
+    doc.code("gate"),
     ", are not compared.",
 )
 _IGNORED_SECTIONS = ("eval.", "gate.")
@@ -84,18 +70,18 @@ class ArmDescriptions:
                 self._given[name] += 1
                 self._unsuitable[name] += reflection.author.endpoint == UNSUITABLE
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         experiment = self._evaluation.experiment
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {
-                "arm": arm_cell(name),
-                "advice": join_words("", (arm.describe(), self._note_on(name))),
+                "arm": doc.arm_cell(name),
+                "advice": doc.join_words("", (arm.describe(), self._note_on(name))),
                 "actor in the retries": _retries(arm),
             }
             for name, arm in experiment.eval.arms.items()
         ]
-        arms = table(rows, "The arms: where their advice comes from.")
-        yield chapter("Who played", _actor_sentence(experiment, self._evaluation.actor_sha256), arms)
+        arms = doc.table(rows, "The arms: where their advice comes from.")
+        yield doc.chapter("Who played", _actor_sentence(experiment, self._evaluation.actor_sha256), arms)
 
     def _note_on(self, name: str) -> str:
         if name not in self._given:
@@ -104,30 +90,30 @@ class ArmDescriptions:
         return f" (in {count} there was none, so it gave advice about any other task)"
 
 
-def served_models(evaluation: ReportInput) -> Iterator[Chapter]:
+def served_models(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield the models that wrote advice, whether their endpoint proves their identity, and their training tasks."""
-    changed = {True: "yes", False: "no: same answer as the base", None: DASH}
-    rows: list[Row] = [
+    changed = {True: "yes", False: "no: same answer as the base", None: doc.DASH}
+    rows: list[doc.Row] = [
         {
             "model": model.model,
             "adapter sha256": (model.adapter_sha256 or "none")[:_HASH_SHOWN],
             "is it the trained one": "yes: hash and pinned name match the folder of this run"
             if model.verified
             else "not verified: the endpoint cannot prove it",
-            "greedy answer to the probe": quoted(model.probe, _PROBE_SHOWN),
+            "greedy answer to the probe": doc.quoted(model.probe, _PROBE_SHOWN),
             "differs from base": changed[model.differs_from_base],
             "trained on": _trained_on(evaluation.experiment, model),
         }
         for model in evaluation.verified
     ]
     if rows:
-        yield chapter("Served models", table(rows, "The models that wrote advice."))
+        yield doc.chapter("Served models", doc.table(rows, "The models that wrote advice."))
 
 
 def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
     """Render the number of training tasks that the adapter's metrics record; evaluation refuses to play any of them."""
     if model.adapter_sha256 is None:
-        return DASH
+        return doc.DASH
     folder = served_folder(experiment, adapter_name(model.model))
     recorded = read_metrics(folder).training_domains if (folder / METRICS).is_file() else None
     if recorded is None:
@@ -135,25 +121,25 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
     return f"{sum(len(of_one.tasks) for of_one in recorded):,} tasks, none of these"
 
 
-def _actor_sentence(experiment: Experiment, adapter_sha256: str | None) -> Words:
+def _actor_sentence(experiment: Experiment, adapter_sha256: str | None) -> doc.Words:
     kind = experiment.evaluator.kind
-    limit: Words = (
+    limit: doc.Words = (
         f" An attempt has at most {experiment.loop.actions} actions (",
-        code("loop.actions"),
+        doc.code("loop.actions"),
         f"; the environment itself ends it after {experiment.environment.max_steps}).",
     )
     return (
         *_actor(experiment, adapter_sha256),
         *(() if actor_kind(experiment).plays_whole_attempts else limit),
         f" {_EVALUATORS[kind]} (evaluator ",
-        code(kind),
+        doc.code(kind),
         f": {experiment.environment.success}), as in the papers." if kind == "oracle" else ").",
     )
 
 
-def _actor(experiment: Experiment, adapter_sha256: str | None) -> Spans:
+def _actor(experiment: Experiment, adapter_sha256: str | None) -> doc.Spans:
     settings = experiment.actor
-    kind, model = code(settings.kind), code(settings.endpoint.model)
+    kind, model = doc.code(settings.kind), doc.code(settings.endpoint.model)
     if not (actor := actor_kind(experiment)).asks_model:
         if actor.plays_whole_attempts:
             return (
@@ -163,9 +149,9 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> Spans:
             )
         reading = f"): it samples nothing and reads advice as text. {actor.reading}".rstrip()
         return ("The actor is a program (kind ", kind, reading)
-    served: Spans = (model, f" at {settings.endpoint.base_url}, which cannot prove what it serves")
+    served: doc.Spans = (model, f" at {settings.endpoint.base_url}, which cannot prove what it serves")
     if adapter_sha256 is not None:
-        served = ("the adapter ", model, ", sha256 ", code(adapter_sha256[:_HASH_SHOWN]), ", served by this run")
+        served = ("the adapter ", model, ", sha256 ", doc.code(adapter_sha256[:_HASH_SHOWN]), ", served by this run")
     elif settings.endpoint.base_url is None:
         served = (model, ", served by this run without an adapter")
     choice = {
@@ -173,26 +159,26 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> Spans:
         "admissible": "; it chooses among the currently possible actions (choice ",
     }[settings.choice]
     end = f"), at temperature {settings.temperature:g}."
-    return ("The actor is a language model (kind ", kind, "): ", *served, choice, code(settings.choice), end)
+    return ("The actor is a language model (kind ", kind, "): ", *served, choice, doc.code(settings.choice), end)
 
 
-def _retries(arm: Arm) -> Words:
-    changes: list[Spans] = []
+def _retries(arm: Arm) -> doc.Words:
+    changes: list[doc.Spans] = []
     if isinstance(arm.actor_model, str):
-        changes.append(("the model ", code(arm.actor_model)))
+        changes.append(("the model ", doc.code(arm.actor_model)))
     elif arm.actor_model is not None:
-        models = join_words(", ", map(code, arm.actor_model))
+        models = doc.join_words(", ", map(doc.code, arm.actor_model))
         changes.append(("the models ", *models, "; mean over these training seeds"))
     if arm.prompts is not None:
-        changes.append(("the prompts ", code(str(arm.prompts)), " from the first attempt on"))
+        changes.append(("the prompts ", doc.code(str(arm.prompts)), " from the first attempt on"))
     if arm.actor_temperature is not None:
         changes.append((f"at temperature {arm.actor_temperature:g}",))
     if arm.last_attempt is not None:
         changes.append(("sees its last attempt" if arm.last_attempt else "does not see its last attempt",))
-    return join_words(", ", changes) or "as at trial 0"
+    return doc.join_words(", ", changes) or "as at trial 0"
 
 
-def stage_configs(evaluation: ReportInput) -> Iterator[Chapter]:
+def stage_configs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield the settings of each stage, the keys on which configs differ, and each config once, if a stage ran.
 
     The stages are those of the report's models, and the other finished ones of the run.
@@ -209,60 +195,60 @@ def stage_configs(evaluation: ReportInput) -> Iterator[Chapter]:
     users = defaultdict[str, list[str]](list)
     rows = []
     for folder, adapter in stages.items():
-        config, name = _config(folder / _CONFIG_FILE), DASH
+        config, name = _config(folder / _CONFIG_FILE), doc.DASH
         if config:
             name = next((name for name, known in named.items() if known == config), "") or next(letters)
             named[name] = config
             users[name].append(adapter.title)
         rows.append(_row(adapter, name))
-    settings = table(rows, "The settings of each training stage.")
+    settings = doc.table(rows, "The settings of each training stage.")
     folded = [_folded(named[name], f"Config {name}: {', '.join(dict.fromkeys(users[name]))}") for name in named]
-    yield chapter("What each stage ran with", _CONFIGS_NOTE, settings, _differences(experiment, named), *folded)
+    yield doc.chapter("What each stage ran with", _CONFIGS_NOTE, settings, _differences(experiment, named), *folded)
 
 
-def origin(evaluation: ReportInput) -> Iterator[Chapter]:
+def origin(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield the commit, the package versions and the resolved config."""
     version, experiment = code_version(), evaluation.experiment
     changed = " with uncommitted changes" if version.dirty else ""
     versions = ", ".join(f"{name} {number}" for name, number in package_versions().items())
     traced = f"{changed}. Versions: {versions}. Every number can be traced to the attempts stored in "
-    sentence = ("Commit ", code(version.commit), traced, code(str(experiment.store_url)), ".")
-    yield chapter("Where this comes from", sentence, _folded(experiment.as_file(), "The config of the evaluation"))
+    sentence = ("Commit ", doc.code(version.commit), traced, doc.code(str(experiment.store_url)), ".")
+    yield doc.chapter("Where this comes from", sentence, _folded(experiment.as_file(), "The config of the evaluation"))
 
 
-def _folded(config: Mapping[str, Any], title: str) -> Folded:
-    return Folded(title=title, text=yaml.safe_dump(config, sort_keys=False, allow_unicode=True), language="yaml")
+def _folded(config: Mapping[str, Any], title: str) -> doc.Folded:
+    return doc.Folded(title=title, text=yaml.safe_dump(config, sort_keys=False, allow_unicode=True), language="yaml")
 
 
-def _row(adapter: TrainedAdapter, config: str) -> Row:
+def _row(adapter: TrainedAdapter, config: str) -> doc.Row:
     inputs, revision = adapter.metrics.inputs, adapter.metrics.measure("code") or {}
     given = {name: inputs.get(name) for name in ("quantization", "dtype", "max_length")}
     given |= {f"lora.{name}": value for name, value in inputs.get("lora", {}).items()}
     settings = {name: value for name, value in (inputs.get("optimizer", {}) | given).items() if value is not None}
-    seed = inputs.get("seed", DASH)
+    seed = inputs.get("seed", doc.DASH)
     return {
         "stage": adapter.title,
         "adapter": adapter.cell(),
         "config": config,
         "seed": seed if isinstance(seed, int) else _value(seed),
         "settings": ", ".join(f"{name} {_value(value)}" for name, value in settings.items()),
-        "commit": str(revision.get("commit", DASH))[:12] + " with changes" * bool(revision.get("dirty")),
+        "commit": str(revision.get("commit", doc.DASH))[:12] + " with changes" * bool(revision.get("dirty")),
     }
 
 
-def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> Part | Words:
+def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> doc.Part | doc.Words:
     """Return the keys on which the configs differ, with the value in each."""
     configs = {"evaluation": experiment.as_file()} | {f"config {name}": config for name, config in named.items()}
     flat = {title: dict(_flat(config)) for title, config in configs.items()}
-    rows = list[Row]()
+    rows = list[doc.Row]()
     for key in dict.fromkeys(chain.from_iterable(flat.values())):
-        values = {title: _value(of_one.get(key, DASH)) for title, of_one in flat.items()}
+        values = {title: _value(of_one.get(key, doc.DASH)) for title, of_one in flat.items()}
         if len(set(values.values())) > 1 and not key.startswith(_IGNORED_SECTIONS):
             rows.append(
-                {"key": (code(key),), **{name: (code(shorten(v, _VALUE_SHOWN)),) for name, v in values.items()}}
+                {"key": (doc.code(key),), **{name: (doc.code(shorten(v, _VALUE_SHOWN)),) for name, v in values.items()}}
             )
     caption = "Where the configs differ; a dash stands for a key that a config lacks."
-    return table(rows, caption) if rows else "The stages ran with the config of the evaluation."
+    return doc.table(rows, caption) if rows else "The stages ran with the config of the evaluation."
 
 
 def _config(path: Path) -> Mapping[str, Any]:

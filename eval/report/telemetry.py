@@ -10,18 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from retroformer.environments.extras import TaskFacts
-from retroformer.files.document import (
-    Chapter,
-    Row,
-    arm_cell,
-    chapter,
-    code,
-    emphasis,
-    join_words,
-    number,
-    share,
-    table,
-)
+from retroformer.files import document as doc
 from retroformer.method.records import Reflection, Trajectory
 from retroformer.method.repetition import COPIED_WORDS, RESTATEMENT_SHARE, DistinctCounter, copied_share, text_before
 
@@ -29,11 +18,11 @@ from .report_input import ReportInput
 
 _NOTE = (
     "Blank reflections are left out. ",
-    emphasis("Distinct-1"),
+    doc.emphasis("Distinct-1"),
     " and ",
-    emphasis("distinct-2"),
+    doc.emphasis("distinct-2"),
     " are shares of distinct words and word pairs in all reflections of the row; they fall with the amount of text. ",
-    emphasis("Copied"),
+    doc.emphasis("Copied"),
     f" is the mean share of sequences of {COPIED_WORDS} words that are also in the last message of the reflector's "
     "prompt, or in the attempt if there was no prompt; a reflection restates if that share is at least "
     f"{RESTATEMENT_SHARE:.0%}. A structured reflection has both sections of Retroformer's Fig. 7.",
@@ -83,28 +72,28 @@ class AdviceTelemetry:
             structured=structure.complete,
         )
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[doc.Chapter]:
         """Yield one row for each arm that wrote something, if any did."""
-        rows: list[Row] = [
+        rows: list[doc.Row] = [
             {
-                "arm": arm_cell(self._names[stored]),
-                "written by": join_words(", ", map(code, sorted(self._models[stored]))),
+                "arm": doc.arm_cell(self._names[stored]),
+                "written by": doc.join_words(", ", map(doc.code, sorted(self._models[stored]))),
                 "reflections": total,
-                "mean words": number(counts["words"] / total, ".1f"),
-                "distinct-1": number(self._distinct[stored][0].share, ".3f"),
-                "distinct-2": number(self._distinct[stored][1].share, ".3f"),
-                "copied from the attempt": number(self._copied[stored] / total, ".3f"),
-                "restate the attempt": share(counts["restating"], total),
-                'section "Reflection"': share(counts["reflection"], total),
-                'section "New plan"': share(counts["new_plan"], total),
-                "structured": share(counts["structured"], total),
+                "mean words": doc.number(counts["words"] / total, ".1f"),
+                "distinct-1": doc.number(self._distinct[stored][0].share, ".3f"),
+                "distinct-2": doc.number(self._distinct[stored][1].share, ".3f"),
+                "copied from the attempt": doc.number(self._copied[stored] / total, ".3f"),
+                "restate the attempt": doc.share(counts["restating"], total),
+                'section "Reflection"': doc.share(counts["reflection"], total),
+                'section "New plan"': doc.share(counts["new_plan"], total),
+                "structured": doc.share(counts["structured"], total),
             }
             for stored, counts in self._counts.items()
             if (total := counts["reflections"])
         ]
         if rows:
-            form = table(rows, "The form of the reflections.")
-            yield chapter("How the reflections were written", _NOTE, form)
+            form = doc.table(rows, "The form of the reflections.")
+            yield doc.chapter("How the reflections were written", _NOTE, form)
 
 
 class Structure(NamedTuple):

@@ -7,25 +7,7 @@ from typing import Any, NamedTuple
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
-from retroformer.files.document import (
-    DASH,
-    Cell,
-    Chapter,
-    Figure,
-    LineChart,
-    Part,
-    Points,
-    Row,
-    Series,
-    Table,
-    Words,
-    chapter,
-    code,
-    emphasis,
-    number,
-    table,
-    unbroken,
-)
+from retroformer.files import document as doc
 from retroformer.run.adapters import reward_beside, reward_folder, served_folder
 from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
@@ -58,9 +40,9 @@ _AUDIT_MEASURES = {
 }
 _AUDIT_NOTE = (
     "Measured on pairs of held-out tasks, with Wilson's 95% intervals. ",
-    emphasis("Longer wins"),
+    doc.emphasis("Longer wins"),
     " and ",
-    emphasis("majority"),
+    doc.emphasis("majority"),
     " are accuracies of rules that ignore the failure: prefer the longer text; prefer the text that won more often "
     "than it lost in training. Calibration error and Brier score (.25 for a coin) use Bradley-Terry probabilities. "
     "Correlations are Pearson's, of the score with the realised rating and with the number of tokens of the "
@@ -70,7 +52,7 @@ _AUDIT_NOTE = (
 _TEST_NOTE = (
     "Whether the accuracy above is more than luck. Each p-value is of an exact one-sided test: of the pairs in order "
     "against a coin, and of the pairs on which reward model and ",
-    emphasis("longer wins"),
+    doc.emphasis("longer wins"),
     " differ (a sign test). The power is the chance that the first test, at the 5% level, recognises a true accuracy "
     "of 65%; the last column is the number of pairs that 80% power takes. A p-value above .05 does not show that a "
     "reward model is useless, least of all at low power. PPO and GRPO start from any reward model that orders more "
@@ -138,16 +120,16 @@ class TrainedAdapter(NamedTuple):
         """Source of GRPO's rewards in its config: `model`, `live` or `stored`."""
         return self.metrics.inputs.get("optimizer", {}).get("reward") if self.stage == "grpo" else None
 
-    def cell(self, after: str = "") -> Cell:
+    def cell(self, after: str = "") -> doc.Cell:
         """Return the name of its folder, whose metrics the numbers beside it come from."""
-        return Cell(words=(code(str(self.folder)), after), files=(str(self.folder / METRICS),))
+        return doc.Cell(words=(doc.code(str(self.folder)), after), files=(str(self.folder / METRICS),))
 
 
-def training(evaluation: ReportInput) -> Iterator[Chapter]:
+def training(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield the curves, costs and audits of the report's models, if a stage trained any."""
     if trained := trained_adapters(evaluation.experiment, evaluation.models):
-        parts: list[Part | Words] = [*training_figures(trained), *curve_table(trained), training_table(trained)]
-        yield chapter("How the models were trained", *parts, *reward_audit(trained))
+        parts: list[doc.Part | doc.Words] = [*training_figures(trained), *curve_table(trained), training_table(trained)]
+        yield doc.chapter("How the models were trained", *parts, *reward_audit(trained))
 
 
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[TrainedAdapter]:
@@ -174,7 +156,7 @@ def adapters_in(folders: Sequence[Path]) -> list[TrainedAdapter]:
     return [adapter for adapter in adapters if adapter.stage in _STAGES]
 
 
-def training_figures(trained: Sequence[TrainedAdapter]) -> Iterator[Figure]:
+def training_figures(trained: Sequence[TrainedAdapter]) -> Iterator[doc.Figure]:
     """Yield a figure for each kind of curve that some stage recorded: a thin line for each seed, and their mean."""
     groups = group_by_title(trained)
     for name, panel in _PANELS.items():
@@ -182,15 +164,15 @@ def training_figures(trained: Sequence[TrainedAdapter]) -> Iterator[Figure]:
         lines = [_series(title, list(map(panel.values, seeds))) for title, seeds in drawn.items()]
         if series := tuple(line for line in lines if line.points):
             caption = panel.caption + _SEEDS_CAPTION * any(line.members for line in series)
-            chart = LineChart(x_title=panel.x_title, y_title=panel.y_title, series=series)
-            yield Figure(name=name, caption=caption, chart=chart)
+            chart = doc.LineChart(x_title=panel.x_title, y_title=panel.y_title, series=series)
+            yield doc.Figure(name=name, caption=caption, chart=chart)
 
 
-def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[Table, Words]:
+def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[doc.Table, doc.Words]:
     """Return the start and end of each curve, over the training seeds, and what they are."""
-    rows: list[Row] = [
+    rows: list[doc.Row] = [
         {
-            "stage": Cell(words=title, files=tuple(str(adapter.folder / METRICS) for adapter in seeds)),
+            "stage": doc.Cell(words=title, files=tuple(str(adapter.folder / METRICS) for adapter in seeds)),
             "curve": panel.measure,
             "seeds": len(seeds),
             **_ends(seeds, panel),
@@ -200,7 +182,7 @@ def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[Table, Words]:
         if seeds[0].stage in panel.stages
     ]
     note = _CURVE_NOTE + _EPISODES_NOTE * any(adapter.stage == "sac" for adapter in trained)
-    return table(rows, "Where each training curve begins and ends."), note
+    return doc.table(rows, "Where each training curve begins and ends."), note
 
 
 def group_by_title(trained: Sequence[TrainedAdapter]) -> Mapping[str, list[TrainedAdapter]]:
@@ -230,27 +212,27 @@ def _settings(adapter: TrainedAdapter) -> dict[str, Any]:
     return {**flat, **inputs.get("lora", {}), **inputs.get("optimizer", {})}
 
 
-def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> Row:
+def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> doc.Row:
     """Return the means of the first and of the last values over the seeds, with intervals; dashes if one has no two."""
     averaged = _EPISODES if seeds[0].stage == "sac" else panel.averaged
     ends: list[tuple[float, float] | None] = [first_and_last(panel.values(adapter), averaged) for adapter in seeds]
     if None in ends:
-        return {"first": DASH, "last": DASH}
+        return {"first": doc.DASH, "last": doc.DASH}
     return {
-        name: interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(values_S[0], ".3f")
+        name: interval_cell(over_seeds(values_S)) if len(values_S) > 1 else doc.number(values_S[0], ".3f")
         for name, values_S in zip(("first", "last"), zip(*filter(None, ends), strict=True), strict=True)
     }
 
 
-def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
+def _series(title: str, curves: Sequence[Sequence[float]]) -> doc.Series:
     """Return one line of a figure: of one seed, or the mean of several with its interval and a thin line for each."""
     lines = tuple(map(_points, curves))
     if len(lines) == 1:
-        return Series(name=title, points=lines[0])
+        return doc.Series(name=title, points=lines[0])
     # Stop at the shortest seed: beyond it the mean would cover fewer seeds.
     steps = enumerate(zip(*curves, strict=False), start=1)
     means = [(float(step), over_seeds(values_S)) for step, values_S in steps if all(map(isfinite, values_S))]
-    return Series(
+    return doc.Series(
         name=title,
         note=f"(mean of {len(lines)})",
         points=thin([(step, mean.mean) for step, mean in means]),
@@ -259,44 +241,48 @@ def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
     )
 
 
-def _points(values: Sequence[float]) -> Points:
+def _points(values: Sequence[float]) -> doc.Points:
     return thin([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])
 
 
-def training_table(trained: Sequence[TrainedAdapter]) -> Table:
-    rows: list[Row] = [
+def training_table(trained: Sequence[TrainedAdapter]) -> doc.Table:
+    rows: list[doc.Row] = [
         {
             "stage": adapter.title,
             "adapter": adapter.cell(),
             "data": next(
-                number(count, after=f" {word}")
+                doc.number(count, after=f" {word}")
                 for name, word in _SAMPLES.items()
                 if (count := adapter.metrics.measure(name)) is not None
             ),
             "length": _length(adapter.metrics),
-            "tokens": number(adapter.metrics.tokens, ","),
-            "CPU-s": DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else number(cpu, ",.0f"),
-            "peak GiB": number(adapter.metrics.peak_memory_bytes / 2**30, ".1f"),
+            "tokens": doc.number(adapter.metrics.tokens, ","),
+            "CPU-s": doc.DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else doc.number(cpu, ",.0f"),
+            "peak GiB": doc.number(adapter.metrics.peak_memory_bytes / 2**30, ".1f"),
         }
         for adapter in trained
     ]
     caption = "Data, length and cost of each training stage. A dash: it was resumed, so its CPU time was not measured."
-    return table(rows, caption)
+    return doc.table(rows, caption)
 
 
-def _length(metrics: StageMetrics) -> Cell:
+def _length(metrics: StageMetrics) -> doc.Cell:
     if (episodes := metrics.measure("episodes")) is not None:
-        return number(episodes, after=f" episodes, {metrics.updates} updates")
-    return number(metrics.updates, after=" updates") if metrics.updates else number(metrics.steps or 0, after=" steps")
+        return doc.number(episodes, after=f" episodes, {metrics.updates} updates")
+    return (
+        doc.number(metrics.updates, after=" updates")
+        if metrics.updates
+        else doc.number(metrics.steps or 0, after=" steps")
+    )
 
 
-def reward_audit(trained: Sequence[TrainedAdapter]) -> Iterator[Table | Words]:
+def reward_audit(trained: Sequence[TrainedAdapter]) -> Iterator[doc.Table | doc.Words]:
     """Yield the accuracy of each reward model on pairs of held-out tasks, and whether it is more than luck.
 
     A DPO policy counts as a reward model by its implicit reward.
     """
     audited = [adapter for adapter in trained if adapter.stage in ("reward", "dpo")]
-    rows: list[Row] = [
+    rows: list[doc.Row] = [
         {
             "reward model": adapter.cell(" (implicit)" * (adapter.stage == "dpo")),
             **{title: _measure(adapter, name) for title, name in _AUDIT_MEASURES.items()},
@@ -304,30 +290,30 @@ def reward_audit(trained: Sequence[TrainedAdapter]) -> Iterator[Table | Words]:
         for adapter in audited
     ]
     if rows:
-        yield table(rows, "The reward models on pairs of held-out tasks.")
+        yield doc.table(rows, "The reward models on pairs of held-out tasks.")
         yield _AUDIT_NOTE
     if tested := [_tests(adapter) for adapter in audited if adapter.metrics.measure("held_out_p_value") is not None]:
-        yield table(tested, "Tests of the accuracy on held-out pairs.")
+        yield doc.table(tested, "Tests of the accuracy on held-out pairs.")
         yield _TEST_NOTE
 
 
-def _tests(adapter: TrainedAdapter) -> Row:
+def _tests(adapter: TrainedAdapter) -> doc.Row:
     measure = adapter.metrics.measure
     better, worse = measure("held_out_against_longer")
     against_longer = measure("held_out_p_value_against_longer")
     return {
         "reward model": adapter.cell(),
         "held-out pairs": adapter.metrics.held_out_pairs,
-        "p against chance": number(measure("held_out_p_value"), ".2g"),
-        "power": number(measure("held_out_power"), ".0%"),
-        "p against longer wins": number(against_longer, ".2g", f" ({better} better, {worse} worse)"),
-        "pairs for 80% power": number(measure("held_out_pairs_needed")),
+        "p against chance": doc.number(measure("held_out_p_value"), ".2g"),
+        "power": doc.number(measure("held_out_power"), ".0%"),
+        "p against longer wins": doc.number(against_longer, ".2g", f" ({better} better, {worse} worse)"),
+        "pairs for 80% power": doc.number(measure("held_out_pairs_needed")),
     }
 
 
-def _measure(adapter: TrainedAdapter, name: str) -> str | Cell:
+def _measure(adapter: TrainedAdapter, name: str) -> str | doc.Cell:
     """Return a measure with its interval, as far as they exist."""
     interval = adapter.metrics.measure(f"{name}_interval")
     within = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
     value = adapter.metrics.measure(name)
-    return DASH if value is None else Cell(words=(unbroken(f"{value:.3g}{within}"),), value=value)
+    return doc.DASH if value is None else doc.Cell(words=(doc.unbroken(f"{value:.3g}{within}"),), value=value)

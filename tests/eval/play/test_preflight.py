@@ -218,7 +218,10 @@ def test_an_arm_that_cannot_be_played_is_refused_before_anything_is(
         ("placebo.kind=none", "of: Extra inputs are not permitted. It is a setting of kind placebo."),
         ("placebo.amnog=any", "amnog: Extra inputs are not permitted. Did you mean `among`?"),
         ("nothing.kind=document", "file: Field required."),
-        ("nothing.kind=nothing", "kind: there is no nothing advice for alfworld; take none, phrase, placebo, document, "),
+        (
+            "nothing.kind=nothing",
+            "kind: there is no nothing advice for alfworld; take none, phrase, placebo, ",
+        ),
         ("trained.model=[]", "model: Value error, name at least one model. Found []."),
         ("trained.actor_model=[]", "actor_model: Value error, name at least one model. Found []."),
         ("trained.model=[ppo, ppo]", "model: Value error, two models would be stored under one name; leave one of "),
@@ -241,7 +244,8 @@ def test_advice_about_households_is_refused_elsewhere(tmp_path: Path, kind: str)
     environment = {"name": "hotpotqa", "data": str(tmp_path), "split": "all"}
     config = HOUSEHOLD | {"environment": environment, "eval": {"arms": {"written": {"kind": kind}}}}
     with pytest.raises(
-        ConfigError, match=rf"eval.arms.written.kind: there is no {kind} advice for hotpotqa; take none, phrase, placebo"
+        ConfigError,
+        match=rf"eval.arms.written.kind: there is no {kind} advice for hotpotqa; take none, phrase, placebo",
     ):
         open_config(write_config(tmp_path, NOWHERE, config))
 

@@ -392,7 +392,15 @@ def test_the_error_for_a_missing_pack_file_names_the_places_searched(
 
 
 def test_all_words_of_the_full_view_are_those_of_the_pack() -> None:
-    own = {"reflect": "R1", "ask": "R2", "earlier": "R3", "lesson": "R4", "latest": "R5", "advised": "R6", "failed": "R7"}
+    own = {
+        "reflect": "R1",
+        "ask": "R2",
+        "earlier": "R3",
+        "lesson": "R4",
+        "latest": "R5",
+        "advised": "R6",
+        "failed": "R7",
+    }
     words = reflection_prompt(PACK.model_copy(update=own), 10_000, FAILURE, SECOND)
     text = "\n".join(message.content for message in words)
     assert all(text.count(word) == (2 if word in ("R3", "R4") else 1) for word in own.values())
