@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.training_cases import CASES, Sizes, Work, prepare, read_work
+from benchmarks.training_cases import CASES, Sizes, StageWork, prepare, read_work
 from retroformer.files.cache import cache_folder
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ LARGEST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.05}
 """Between the losses of both sides, relative to the larger one."""
 
 
-class Figures(NamedTuple):
+class TrainingFigures(NamedTuple):
     cpu_seconds: list[float]
     """CPU seconds of each update."""
     sampling_seconds: list[float]
@@ -68,7 +68,7 @@ class Figures(NamedTuple):
         return statistics.median(self.sampling_seconds)
 
 
-def measure(side: str, work: Work) -> Figures:
+def measure(side: str, work: StageWork) -> TrainingFigures:
     from benchmarks.training_laps import Laps, reset_peak, resident
 
     ready, drawn, laps = _load(side, work), list[int](), Laps()
@@ -85,7 +85,7 @@ def measure(side: str, work: Work) -> Figures:
     loaded = resident().now
     losses = ready.train(laps)
     peak = resident().peak
-    return Figures(
+    return TrainingFigures(
         [lap.all + ready.seconds_before for lap in laps.laps],
         [lap.sampling for lap in laps.laps],
         sum(lap.check for lap in laps.laps),
@@ -97,7 +97,7 @@ def measure(side: str, work: Work) -> Figures:
     )
 
 
-def _load(side: str, work: Work) -> Any:
+def _load(side: str, work: StageWork) -> Any:
     if side == "retroformer":
         from benchmarks.training_retroformer import load_stage as load
     elif work.case.stage == "ppo":
@@ -107,7 +107,7 @@ def _load(side: str, work: Work) -> Any:
     return load(work)
 
 
-def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> Figures:
+def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> TrainingFigures:
     """Return the figures of one side, measured in a fresh process. Exits if the process fails."""
     command = [str(python), __file__, "--side", side, "--folder", str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -115,10 +115,10 @@ def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> Fi
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
-    return Figures(*json.loads(done.stdout.rstrip().rpartition("\n")[2]))
+    return TrainingFigures(*json.loads(done.stdout.rstrip().rpartition("\n")[2]))
 
 
-def require_equal_work(sizes: Sizes, packed: Figures, trl: Figures) -> None:
+def require_equal_work(sizes: Sizes, packed: TrainingFigures, trl: TrainingFigures) -> None:
     """Exit if the sides did not compute the same losses, or drew different numbers of tokens."""
     if packed.tokens_drawn != trl.tokens_drawn or len(packed.losses) != len(trl.losses):
         sys.exit(f"{sizes.case}: the sides drew {packed.tokens_drawn} and {trl.tokens_drawn} tokens: not comparable.")
@@ -127,7 +127,7 @@ def require_equal_work(sizes: Sizes, packed: Figures, trl: Figures) -> None:
         sys.exit(f"{sizes.case}: the losses are {packed.losses} and {trl.losses}: not comparable.")
 
 
-def row(sizes: Sizes, packed: Figures, trl: Figures) -> str:
+def row(sizes: Sizes, packed: TrainingFigures, trl: TrainingFigures) -> str:
     """Return a line of the table, a row of Markdown."""
     cells = [sizes.case, str(sizes.prompt)]
     cells += [f"{packed.update:.2f}", f"{trl.update:.2f}", f"**{trl.update / packed.update:.2f}**"]
@@ -156,7 +156,7 @@ def compare(chosen: argparse.Namespace) -> None:
                 print(f"  our check on the first batch: {packed.check_seconds:.2f} CPU-s", flush=True)
 
 
-def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[Figures]:
+def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[TrainingFigures]:
     python = Path(sys.executable)
     if CASES[sizes.case].stage == "ppo":
         python = (trl_python or trl_environment()).absolute()

@@ -18,7 +18,7 @@ LORA = {"rank": 16, "alpha": 16}
 """As in configs/evidence/seed.yaml, which trains the same base model."""
 
 
-class Case(NamedTuple):
+class BenchmarkCase(NamedTuple):
     """A stage, and the failures of one update with the responses to each."""
 
     stage: str
@@ -43,17 +43,17 @@ class Case(NamedTuple):
         return self.failures * (2 * len(self.pairs) or self.responses)
 
 
-CASES: Mapping[str, Case] = MappingProxyType(
+CASES: Mapping[str, BenchmarkCase] = MappingProxyType(
     {
-        "sft-1": Case("sft", 4, 1),
-        "sft-4": Case("sft", 1, 4),
-        "reward-1": Case("reward", 1, 2),
-        "reward-4": Case("reward", 1, 4),
-        "dpo-1": Case("dpo", 1, 2),
-        "dpo-4": Case("dpo", 1, 4),
-        "grpo-8": Case("grpo", 1, 8),
-        "ppo-1": Case("ppo", 4, 1),
-        "ppo-4": Case("ppo", 1, 4),
+        "sft-1": BenchmarkCase("sft", 4, 1),
+        "sft-4": BenchmarkCase("sft", 1, 4),
+        "reward-1": BenchmarkCase("reward", 1, 2),
+        "reward-4": BenchmarkCase("reward", 1, 4),
+        "dpo-1": BenchmarkCase("dpo", 1, 2),
+        "dpo-4": BenchmarkCase("dpo", 1, 4),
+        "grpo-8": BenchmarkCase("grpo", 1, 8),
+        "ppo-1": BenchmarkCase("ppo", 4, 1),
+        "ppo-4": BenchmarkCase("ppo", 1, 4),
     }
 )
 
@@ -71,7 +71,7 @@ class Sizes(NamedTuple):
     base_model: str
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     sizes: Sizes
     experiment: Experiment
     prompts: list[list[int]]
@@ -80,7 +80,7 @@ class Work(NamedTuple):
     folder: Path
 
     @property
-    def case(self) -> Case:
+    def case(self) -> BenchmarkCase:
         return CASES[self.sizes.case]
 
     @property
@@ -108,10 +108,12 @@ def prepare(sizes: Sizes, folder: Path) -> None:
     (folder / TEXTS).write_text(json.dumps([prompts.tolist(), responses.tolist()]))
 
 
-def read_work(folder: Path) -> Work:
+def read_work(folder: Path) -> StageWork:
     """Read what `prepare` wrote."""
     prompts, responses = json.loads((folder / TEXTS).read_text())
-    return Work(Sizes(*json.loads((folder / SIZES).read_text())), load(folder / CONFIG), prompts, responses, folder)
+    return StageWork(
+        Sizes(*json.loads((folder / SIZES).read_text())), load(folder / CONFIG), prompts, responses, folder
+    )
 
 
 def _config(sizes: Sizes, base: str) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from datasets import Dataset
 from peft import PeftModel
 from transformers import TrainerCallback
 
-from benchmarks.training_cases import REWARD, SFT, Work
+from benchmarks.training_cases import REWARD, SFT, StageWork
 from benchmarks.training_laps import Laps, Ready
 from train.base import compute_dtype, keep_trainables_in_fp32, load_base, load_tokenizer
 from train.rl.ppo import CLIP, GAMMA, LAMBDA, VALUE_WEIGHT
 
 
-def load_trl_ppo(work: Work) -> Ready:
+def load_trl_ppo(work: StageWork) -> Ready:
     from trl.experimental.ppo import PPOTrainer
 
     policy, value, reward = _policy(work), _scorer(work), _scorer(work)
@@ -35,14 +35,14 @@ def load_trl_ppo(work: Work) -> Ready:
     )
 
     def take(laps: Laps) -> list[float]:
-        class Updates(TrainerCallback):  # type: ignore[misc]
+        class LapCounter(TrainerCallback):  # type: ignore[misc]
             def on_train_begin(self, *_: Any, **__: Any) -> None:
                 laps.begin()
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 laps.end()
 
-        trainer.add_callback(Updates())
+        trainer.add_callback(LapCounter())
         language_model.generate = laps.timed("sampling", language_model.generate)
         trainer.train()
         return []
@@ -50,13 +50,13 @@ def load_trl_ppo(work: Work) -> Ready:
     return Ready(language_model, take)
 
 
-def _prompts(work: Work) -> Any:
+def _prompts(work: StageWork) -> Any:
     """Return each prompt once for each response."""
     rows = [prompt for prompt in work.prompts for _ in range(work.case.responses)]
     return Dataset.from_dict({"input_ids": rows})
 
 
-def _policy(work: Work) -> Any:
+def _policy(work: StageWork) -> Any:
     base = load_base(work.experiment.train)
     policy: Any = PeftModel.from_pretrained(base, work.folder / SFT, "policy", is_trainable=True)
     policy.load_adapter(work.folder / SFT, "ref")
@@ -65,7 +65,7 @@ def _policy(work: Work) -> Any:
     return policy
 
 
-def _scorer(work: Work) -> Any:
+def _scorer(work: StageWork) -> Any:
     """Return a trainable sequence classifier that contains the reward model's adapter."""
     base = load_base(work.experiment.train, scores=True)
     # Unwrap it: in a peft model, TRL takes the whole classifier for the trunk and would score twice.
@@ -76,7 +76,7 @@ def _scorer(work: Work) -> Any:
     return scorer
 
 
-def _settings(work: Work) -> Any:
+def _settings(work: StageWork) -> Any:
     from trl.experimental.ppo import PPOConfig
 
     settings, at_once = work.settings, work.sizes.trl_rows

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.training_cases import REWARD, SFT, Work
+from benchmarks.training_cases import REWARD, SFT, StageWork
 from benchmarks.training_laps import Laps, Ready, StepLaps, used_seconds
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
@@ -23,7 +23,7 @@ from train.stage import Stage
 from train.trainer import run_trainer
 
 
-def load_stage(work: Work) -> Ready:
+def load_stage(work: StageWork) -> Ready:
     return {"ppo": _ppo, "grpo": _grpo}.get(work.case.stage, supervised)(work)
 
 
@@ -32,14 +32,14 @@ def share_of_even_tokens(tokens: Sequence[int]) -> float:
     return sum(token % 2 == 0 for token in tokens) / len(tokens)
 
 
-def rows(work: Work) -> Iterator[Sample | SamplePair]:
+def rows(work: StageWork) -> Iterator[Sample | SamplePair]:
     for prompt, responses in zip(work.prompts, work.responses, strict=True):
         texts = [Sample(prompt, response) for response in responses]
         pairs = [SamplePair(texts[better], texts[worse]) for better, worse in work.case.pairs]
         yield from pairs or texts
 
 
-def supervised(work: Work) -> Ready:
+def supervised(work: StageWork) -> Ready:
     """Load the trainer of SFT, the reward model or DPO that the config names."""
     stage, groups = Stage(work.case.stage, work.experiment, {}), groups_of(work)
     trainer = trainer_of(work, groups)
@@ -54,11 +54,11 @@ def supervised(work: Work) -> Ready:
     return Ready(trainer.model, take, before)
 
 
-def groups_of(work: Work) -> Groups:
+def groups_of(work: StageWork) -> Groups:
     return Groups(list(rows(work)), work.experiment.train.micro_batch_tokens)
 
 
-def trainer_of(work: Work, groups: Groups) -> Any:
+def trainer_of(work: StageWork, groups: Groups) -> Any:
     """Return the trainer of SFT, the reward model or DPO on `groups` that the config names; it saves nothing."""
     stage, train, start = Stage(work.case.stage, work.experiment, {}), work.experiment.train, work.folder / SFT
     torch.manual_seed(work.experiment.seed)
@@ -81,7 +81,7 @@ def _reference_seconds(trainer: Any, groups: Groups, failures: int) -> float:
     return used_seconds() - start
 
 
-def _ppo(work: Work) -> Ready:
+def _ppo(work: StageWork) -> Ready:
     model, draw = _on_policy(work, work.folder / REWARD)
     optimizer, settings = ppo.make_optimizer(model, work.settings), work.settings
 
@@ -91,7 +91,7 @@ def _ppo(work: Work) -> Ready:
     return _ready(model, updates)
 
 
-def _grpo(work: Work) -> Ready:
+def _grpo(work: StageWork) -> Ready:
     model, draw = _on_policy(work, None)
     optimizer, settings = grpo.make_optimizer(model, work.settings), work.settings
 
@@ -105,7 +105,7 @@ def _grpo(work: Work) -> Ready:
     return _ready(model, updates)
 
 
-def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
+def _on_policy(work: StageWork, reward: Path | None) -> tuple[SharedBase, Any]:
     train = work.experiment.train
     model = SharedBase(load_base(train), work.folder / SFT, reward)
     draw = sampling_settings(work.experiment, load_tokenizer(train), work.case.rows)

@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.training_cases import SFT, Work
+from benchmarks.training_cases import SFT, StageWork
 from benchmarks.training_laps import Laps, Ready, StepLaps
 from benchmarks.training_retroformer import groups_of, share_of_even_tokens, supervised, trainer_of
 from train.base import keep_trainables_in_fp32, load_tokenizer
@@ -21,12 +21,12 @@ from train.stage import Stage
 from train.trainer import trainer_settings
 
 
-def load_trl(work: Work) -> Ready:
+def load_trl(work: StageWork) -> Ready:
     torch.manual_seed(work.experiment.seed)
     return _grpo(work) if work.case.stage == "grpo" else supervised(on_trl(work))
 
 
-def on_trl(work: Work) -> Work:
+def on_trl(work: StageWork) -> StageWork:
     """Return the work with TRL's trainer, micro-batches of `trl_rows`, and nothing computed twice."""
     train, rows = work.experiment.train, work.sizes.trl_rows
     tokens = rows * (work.sizes.prompt + work.sizes.response)
@@ -44,7 +44,7 @@ class Difference(NamedTuple):
     """The largest of those of single parameters: LoRA's matrices, and a score head."""
 
 
-def differences(work: Work, groups: Groups | None = None) -> Difference:
+def differences(work: StageWork, groups: Groups | None = None) -> Difference:
     """Return how far loss and gradient of the first batch of `groups`, or of the case, differ from TRL's."""
     groups = groups_of(work) if groups is None else groups
     (loss, gradient), (trl_loss, expected) = (_first_batch(side, groups) for side in (work, on_trl(work)))
@@ -55,7 +55,7 @@ def differences(work: Work, groups: Groups | None = None) -> Difference:
     return Difference(abs(loss / trl_loss - 1), float((whole - other).norm() / other.norm()), max(each))
 
 
-def _first_batch(work: Work, groups: Groups) -> tuple[float, dict[str, Tensor]]:
+def _first_batch(work: StageWork, groups: Groups) -> tuple[float, dict[str, Tensor]]:
     """Return loss and gradient of the first batch, at weights where no part of the gradient is zero."""
     trainer = trainer_of(work, groups)
     learnt = {name: parameter for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
@@ -75,7 +75,7 @@ class GrpoOnTokens(GRPOTrainer):  # type: ignore[misc]
         return [self.prompts[int(number)] for number in prompts], None, {}
 
 
-def _grpo(work: Work) -> Ready:
+def _grpo(work: StageWork) -> Ready:
     settings, at_once = work.settings, work.sizes.trl_rows
     policy = adapted(work.experiment.train, work.folder / SFT)
     no_token = policy.get_base_model().config.vocab_size

@@ -1,6 +1,5 @@
 """Algorithm 1 over a whole split: play, reflect on failures, play again, rate."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
@@ -13,7 +12,7 @@ from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.method.pairs import count_ratings
 from retroformer.method.records import Outcome, Task
 from retroformer.run.arm_names import collect_arm
-from retroformer.run.attempts import Budget, Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk, play_elsewhere
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
@@ -90,26 +89,16 @@ async def _experience(
     config: Config, ledger: Ledger, environment_processes: int | None = None
 ) -> AsyncIterator[Experience]:
     """Start what rollouts need, and yield the experience of the round."""
-    experiment, store = config.experiment, ledger.store
+    experiment = config.experiment
     arm = collect_arm(experiment.round)
     async with parts(config, asks_reflector=True, environment_processes=environment_processes) as components:
         plan = experiment.collect.model_dump(include=set(RetryPlan.model_fields))
-        store.declare(arm, conditions(experiment, components.provenance) | plan)
+        ledger.store.declare(arm, conditions(experiment, components.provenance) | plan)
         settings = experiment.reflector
         reflector = components.reflector(
             settings.endpoint.model, settings.temperature, tokens=experiment.train.grpo.reward == "stored"
         )
-        yield Experience(
-            ledger,
-            arm,
-            components.pool,
-            components.agent(reflector),
-            experiment.loop,
-            experiment.seed,
-            Budget(experiment.collect, lambda: store.usage(arm)),
-            slots=asyncio.Semaphore(experiment.loop.concurrency),
-            plan=experiment.collect,
-        )
+        yield components.experience(ledger, arm, reflector, experiment.collect)
 
 
 def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experiment) -> str:

@@ -8,7 +8,7 @@ from retroformer.agents.actors import scripted_actor
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
-from retroformer.config.parts import Parts, gather_all, parts, reflection_renderer
+from retroformer.config.parts import gather_all, parts, reflection_renderer
 from retroformer.config.sections.base import ActorSection, EvaluatorSection
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.registry import extras
@@ -16,9 +16,9 @@ from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Key, Memory, Outcome, Reflection, Task
 from retroformer.run.arm_names import WRITTEN
-from retroformer.run.attempts import Budget, Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
-from retroformer.run.progress import Tally, tally
+from retroformer.run.progress import tally
 from retroformer.run.store import open_store
 
 from .tasks import ordered_tasks
@@ -48,7 +48,13 @@ async def write_advice(config: Config) -> str:
                 for advice in store.advice_rows(WRITTEN)
             )
             with tally("written advice", wanted, len(held)) as counts:
-                experience = _experience(experiment, components, ledger, counts)
+
+                def count(event: str) -> None:
+                    counts.count(event)
+                    if event == "reflections":
+                        counts.done()
+
+                experience = components.experience(ledger, WRITTEN, _teacher(experiment), on_event=count)
                 # Tasks are taken in waves, until `held`, which grows, has enough pieces.
                 for start in range(0, len(tasks), wave):
                     if len(held) < wanted:
@@ -73,25 +79,6 @@ def _with_scripted_actor(config: Config) -> Config:
         "loop": experiment.loop.model_copy(update={"last_attempt": False}),
     }
     return replace(config, experiment=experiment.model_copy(update=scripted))
-
-
-def _experience(experiment: Experiment, components: Parts, ledger: Ledger, counts: Tally) -> Experience:
-    def count(event: str) -> None:
-        counts.count(event)
-        if event == "reflections":
-            counts.done()
-
-    return Experience(
-        ledger,
-        WRITTEN,
-        components.pool,
-        components.agent(_teacher(experiment)),
-        experiment.loop,
-        experiment.seed,
-        Budget(experiment.collect, lambda: ledger.store.usage(WRITTEN)),
-        slots=asyncio.Semaphore(experiment.loop.concurrency),
-        on_event=count,
-    )
 
 
 def _teacher(experiment: Experiment) -> Reflector:

@@ -219,7 +219,7 @@ def _ends(seeds: Sequence[TrainedAdapter], panel: Panel) -> doc.Row:
     if None in ends:
         return {"first": doc.DASH, "last": doc.DASH}
     return {
-        name: interval_cell(over_seeds(values_S)) if len(values_S) > 1 else doc.number(values_S[0], ".3f")
+        name: interval_cell(over_seeds(values_S)) if len(values_S) > 1 else doc.number(next(iter(values_S)), ".3f")
         for name, values_S in zip(("first", "last"), zip(*filter(None, ends), strict=True), strict=True)
     }
 

@@ -1,7 +1,7 @@
 """Builds the parts that an experiment config names: tasks, actor, models, and a server if one is needed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +10,7 @@ from retroformer.agents.actors import actor_kind
 from retroformer.agents.reflector import ModelReflector
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
-from retroformer.config.sections.base import Endpoint, adapter_name, best_of
+from retroformer.config.sections.base import CHAIN, Endpoint, RetryPlan, adapter_name, best_of
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.retries import Pace
 from retroformer.environments.extras import ActorParts
@@ -20,6 +20,8 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.prompts import Render, adaptation_prompt, load_pack, reflection_prompt
 from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
 from retroformer.method.records import LONGEST_NAME, Task
+from retroformer.run.attempts import Budget, Experience
+from retroformer.run.ledger import Ledger
 from retroformer.run.provenance import Provenance
 
 
@@ -85,6 +87,28 @@ class Parts:
     def agent(self, reflector: Reflector, actor: Actor | None = None) -> Agent:
         """Return an agent with this reflector and `actor`, by default the config's actor."""
         return Agent(actor or self.actor, reflector, self.evaluator)
+
+    def experience(
+        self,
+        ledger: Ledger,
+        arm: str,
+        reflector: Reflector,
+        plan: RetryPlan = CHAIN,
+        on_event: Callable[[str], None] = lambda outcome: None,
+    ) -> Experience:
+        """Return the experience of an arm within the budget of `collect`."""
+        return Experience(
+            ledger,
+            arm,
+            self.pool,
+            self.agent(reflector),
+            self.experiment.loop,
+            self.experiment.seed,
+            Budget(self.experiment.collect, lambda: ledger.store.usage(arm)),
+            slots=asyncio.Semaphore(self.experiment.loop.concurrency),
+            plan=plan,
+            on_event=on_event,
+        )
 
     def reflector(self, model: str, temperature: float, *, tokens: bool = False) -> ModelReflector:
         """Return the reflector with this model name at the reflector's endpoint; with `tokens`, it keeps them."""

@@ -3,8 +3,7 @@
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import IO
+from collections.abc import Iterator
 
 from retroformer.config.experiment import Experiment
 from retroformer.environments.registry import taskset
@@ -14,21 +13,14 @@ from retroformer.method.protocols import Environment
 from retroformer.method.records import Task, Transition
 
 
-def list_tasks(experiment: Experiment, out: IO[str] | None = None) -> None:
+def list_tasks(experiment: Experiment) -> None:
     """Print the id of every task of the split, one per line, in official order."""
     for task in taskset(experiment.environment, experiment.seed).tasks():
-        print(task.id, file=out)
+        print(task.id)
 
 
-def play(
-    experiment: Experiment,
-    task_id: str,
-    *,
-    as_json: bool,
-    actions: Iterable[str] | None = None,
-    out: IO[str] | None = None,
-) -> None:
-    """Play one task with the given actions, by default from standard input, until the actions or the episode end.
+def play(experiment: Experiment, task_id: str, *, as_json: bool) -> None:
+    """Play one task with the actions on standard input, until they or the episode end.
 
     The task may be in any split of the environment's data. With `as_json`, every line has step, action (null at the
     reset), observation, reward, terminated, truncated and return. Raises UnknownTask.
@@ -46,14 +38,14 @@ def play(
         close = difflib.get_close_matches(task_id, tasks, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "--list prints all of them."
         raise UnknownTask(f"No task {task_id!r} in this split: {hint}") from None
-    _show(0, None, transition, total, as_json, out)
-    for step, line in enumerate(_typed_actions() if actions is None else actions, start=1):
+    _show(0, None, transition, total, as_json)
+    for step, line in enumerate(_typed_actions(), start=1):
         if transition.over:
             break
         action = line.rstrip("\r\n")
         transition = environment.step(action)
         total += transition.reward
-        _show(step, action, transition, total, as_json, out)
+        _show(step, action, transition, total, as_json)
 
 
 def _typed_actions() -> Iterator[str]:
@@ -65,9 +57,7 @@ def _typed_actions() -> Iterator[str]:
             raise ConfigError(f"Line {number} of standard input is not UTF-8: send it in that encoding.") from None
 
 
-def _show(
-    step: int, action: str | None, transition: Transition, total: float, as_json: bool, out: IO[str] | None
-) -> None:
+def _show(step: int, action: str | None, transition: Transition, total: float, as_json: bool) -> None:
     if as_json:
         line = {
             "step": step,
@@ -83,4 +73,4 @@ def _show(
         text = transition.observation
         if transition.over:
             text += f"\n[{'terminated' if transition.terminated else 'truncated'}, return {total:g}]"
-    print(text, file=out, flush=True)
+    print(text, flush=True)

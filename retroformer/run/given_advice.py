@@ -10,7 +10,7 @@ from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
 from retroformer.config.parts import Parts, parts
-from retroformer.run.attempts import Budget, Experience
+from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.provenance import Provenance
 from retroformer.run.store import Store
@@ -39,23 +39,12 @@ def start_retry_player(
     `played_under` returns the conditions of the retries. Raises RetroformerError if something that the actor needs does
     not start, or if the store has facts of other conditions.
     """
-    experiment = config.experiment
     with closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
             built = runner.run(stack.enter_async_context(parts(config, asks_reflector=asks_reflector)))
             store.declare(arm, played_under(built.provenance))
-            experience = Experience(
-                ledger,
-                arm,
-                built.pool,
-                built.agent(NoReflector()),
-                experiment.loop,
-                experiment.seed,
-                Budget(experiment.collect, lambda: store.usage(arm)),
-                slots=asyncio.Semaphore(experiment.loop.concurrency),
-            )
-            yield RetryPlayer(built, experience, runner)
+            yield RetryPlayer(built, built.experience(ledger, arm, NoReflector()), runner)
         finally:
             runner.run(stack.aclose())
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from retroformer.method.rating import ratings
 from retroformer.run.store import Store
+from tests.support.facts import causes
 from tests.support.runs import Facts, facts_of
 
 
@@ -42,9 +43,7 @@ def violations(store: Store, whole: Whole, ended: Ended) -> list[str]:
     violations = [f"arm differs: {arm}" for arm in whole.facts.keys() ^ set(store.arms())]
     for arm, facts in whole.facts.items():
         violations += _differences(facts_of(store, arm), facts)
-        violations += [
-            f"invalid outcome without a cause in {arm}" for cause in store.invalid_causes(arm) if not cause.strip()
-        ]
+        violations += [f"invalid outcome without a cause in {arm}" for cause in causes(store, arm) if not cause.strip()]
     now = rated(store)
     violations += [
         f"rating differs: {key}" for key in whole.ratings.keys() | now.keys() if whole.ratings.get(key) != now.get(key)

@@ -8,6 +8,7 @@ from retroformer.method.rating import ratings
 from retroformer.method.records import Key
 from retroformer.run.store import Store
 from tests.support.endpoint import Body, prompt_of
+from tests.support.facts import causes
 
 
 def enter(code: str, advice: str) -> str:
@@ -30,4 +31,4 @@ def facts(url: str, arm: str = "collect") -> tuple[dict[Key, Any], list[float], 
     """Return the attempts, the ratings and the causes of invalid attempts."""
     with closing(Store(url, "agent")) as store:
         gains = [reflection.rating for reflection in ratings(store, arm)]
-        return store.trajectories(arm), gains, store.invalid_causes(arm)
+        return store.trajectories(arm), gains, causes(store, arm)

@@ -74,7 +74,7 @@ def facts(config: Config, arm: str = "collect") -> Facts:
 
 
 def facts_of(store: Store, arm: str) -> Facts:
-    return Facts(store.trajectories(arm), store.reflections(arm), len(store.invalid_causes(arm)))
+    return Facts(store.trajectories(arm), store.reflections(arm), store.arm_counts()[arm].invalid)
 
 
 def stored(database: Path) -> int:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.training import GIB, Figures, measure, require_equal_work, row
-from benchmarks.training_cases import CASES, Sizes, Work, prepare, read_work
+from benchmarks.training import GIB, TrainingFigures, measure, require_equal_work, row
+from benchmarks.training_cases import CASES, Sizes, StageWork, prepare, read_work
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 UPDATES, RESPONSE = 3, 5
@@ -16,7 +16,7 @@ def sizes(tiny_base: Path) -> Sizes:
     return Sizes("sft-4", 20, RESPONSE, UPDATES, 2, 4, "float32", str(tiny_base))
 
 
-def work_of(sizes: Sizes, case: str, folder: Path) -> Work:
+def work_of(sizes: Sizes, case: str, folder: Path) -> StageWork:
     prepare(sizes._replace(case=case, trl_rows=CASES[case].rows), folder)
     return read_work(folder)
 
@@ -60,8 +60,8 @@ def test_four_pairs_are_eight_rows_of_trl_and_four_texts_of_ours(sizes: Sizes, w
     assert work.experiment.train.batch_size == 4
 
 
-OURS = Figures([9.0, 2.0, 1.0], [0.5, 0.5, 0.5], 3.0, [0.7], GIB, GIB // 2, 2 * GIB, 96)
-TRL = Figures([10.0, 6.0, 11.0], [0.75, 0.75, 0.75], 0.0, [0.7], GIB, GIB, 4 * GIB, 96)
+OURS = TrainingFigures([9.0, 2.0, 1.0], [0.5, 0.5, 0.5], 3.0, [0.7], GIB, GIB // 2, 2 * GIB, 96)
+TRL = TrainingFigures([10.0, 6.0, 11.0], [0.75, 0.75, 0.75], 0.0, [0.7], GIB, GIB, 4 * GIB, 96)
 
 
 def test_figures_are_medians_and_ratios_are_of_updates_and_of_memory(sizes: Sizes) -> None:
@@ -72,7 +72,7 @@ def test_figures_are_medians_and_ratios_are_of_updates_and_of_memory(sizes: Size
 
 
 @pytest.mark.parametrize("other", [TRL._replace(losses=[0.71]), TRL._replace(tokens_drawn=95), TRL._replace(losses=[])])
-def test_sides_that_did_not_do_the_same_are_not_compared(sizes: Sizes, other: Figures) -> None:
+def test_sides_that_did_not_do_the_same_are_not_compared(sizes: Sizes, other: TrainingFigures) -> None:
     require_equal_work(sizes, OURS, TRL)
     with pytest.raises(SystemExit, match="not comparable"):
         require_equal_work(sizes, OURS, other)

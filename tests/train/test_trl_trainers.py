@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.training_cases import Sizes, Work, prepare, read_work
+from benchmarks.training_cases import Sizes, StageWork, prepare, read_work
 from benchmarks.training_trl import differences
 from retroformer.errors import ConfigError
 from tests.train.families import save_tiny_of
@@ -37,7 +37,7 @@ def uneven_rows(stage: str) -> Iterator[Sample | SamplePair]:
         yield from texts if stage == "sft" else pairs
 
 
-def work_of(case: str, base: Path, folder: Path, **settings: Any) -> Work:
+def work_of(case: str, base: Path, folder: Path, **settings: Any) -> StageWork:
     """Return the work of a case with these settings, and three rows in TRL's memory."""
     prepare(Sizes(case, 40, 5, 1, 1, 3, "float32", str(base)), folder)
     work = read_work(folder)

@@ -5,14 +5,14 @@ from hashlib import sha256
 
 from retroformer.environments.programming import python_source, rust, rust_source, sandbox
 from retroformer.environments.programming.jail import controller
-from retroformer.environments.programming.problems import Judgement, Problem, TestResult, Verdict, printable
+from retroformer.environments.programming.problems import Problem, ProgramJudgement, TestResult, Verdict, printable
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 
 _OVERHEAD_SECONDS = 30.0
 """Time limit for building a jail, and for everything that is not a test, on a busy machine."""
 
 
-def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> Judgement:
+def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> ProgramJudgement:
     """Judge a whole program by the problem's hidden tests, up to the first that does not pass.
 
     Raises ServiceError, MissingInput, EnvironmentFailure.
@@ -20,14 +20,14 @@ def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> Judgement
     return _checked(problem, program, problem.tests, limits, hidden=True)
 
 
-def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> Judgement:
+def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> ProgramJudgement:
     """Judge a whole program by each of the tests that an agent wrote, independently. Raises like `judge`."""
     return _checked(problem, program, tests, limits, hidden=False)
 
 
-def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> Judgement:
+def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> ProgramJudgement:
     one_language = rust.check_tests if problem.language == "rust" else _python
-    return Judgement(results=one_language(problem, program, tests, limits, hidden) if tests else ())
+    return ProgramJudgement(results=one_language(problem, program, tests, limits, hidden) if tests else ())
 
 
 def _python(

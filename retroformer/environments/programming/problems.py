@@ -49,7 +49,7 @@ class TestResult(Record):
         return f"{self.test}  # {' '.join(result.split())}"
 
 
-class Judgement(Record):
+class ProgramJudgement(Record):
     """Results of all tests that were run; hidden tests stop at the first failure."""
 
     results: tuple[TestResult, ...]

@@ -56,7 +56,7 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
     Raises:
         MissingInput: a line or field is malformed, or several scores were given and `score` names none.
     """
-    heads: dict[tuple[str, str], list[Place]] = {}
+    heads: dict[tuple[str, str], list[SpanPlace]] = {}
     for place in places_of(spans):
         heads.setdefault((place.span.trace_id, place.task), []).append(place)
     named = {trace for trace, head in heads if head}
@@ -66,7 +66,7 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
             yield _attempt(members, score)
 
 
-class Place(NamedTuple):
+class SpanPlace(NamedTuple):
     """A span among those around it."""
 
     span: Span
@@ -77,13 +77,13 @@ class Place(NamedTuple):
     """True inside a call of a model."""
 
 
-def places_of(spans: Iterable[Span]) -> list[Place]:
+def places_of(spans: Iterable[Span]) -> list[SpanPlace]:
     """Return the places of spans in order of time; a span that came twice has one.
 
     Each is found once from the place of the span around it: spans may be nested thousands deep, or in a circle.
     """
     known = {span.identity: span for span in spans}
-    places: dict[tuple[str, str], Place] = {}
+    places: dict[tuple[str, str], SpanPlace] = {}
     for span in known.values():
         path: dict[tuple[str, str], Span] = {}
         around: Span | None = span
@@ -94,12 +94,12 @@ def places_of(spans: Iterable[Span]) -> list[Place]:
         for inner in reversed(path.values()):
             task = (outer.task if outer else "") or (inner.span_id if TASK_ID in inner.attributes else "")
             in_call = outer is not None and (outer.in_call or is_model_call(outer.span))
-            outer = places[inner.identity] = Place(inner, outer.depth + 1 if outer else 0, task, in_call)
+            outer = places[inner.identity] = SpanPlace(inner, outer.depth + 1 if outer else 0, task, in_call)
     # Clocks are coarse: of spans that start at the same time, the outer one comes first.
     return sorted(places.values(), key=lambda place: (place.span.start_ns, place.depth))
 
 
-def read_agent(members: Sequence[Place]) -> tuple[Messages, tuple[Step, ...], Usage]:
+def read_agent(members: Sequence[SpanPlace]) -> tuple[Messages, tuple[Step, ...], Usage]:
     """Return the messages of one conversation, or without any the calls of tools as steps, and the usage.
 
     Raises MissingInput if an attribute is malformed.
@@ -110,7 +110,7 @@ def read_agent(members: Sequence[Place]) -> tuple[Messages, tuple[Step, ...], Us
     return messages, () if messages else tuple(tool_steps(place.span for place in members)), usage
 
 
-def _attempt(members: Sequence[Place], wanted: str | None) -> TracedAttempt | Omission:
+def _attempt(members: Sequence[SpanPlace], wanted: str | None) -> TracedAttempt | Omission:
     """Return the attempt that these spans, in order of time, are about."""
     facts: dict[str, Any] = {}
     spans = [place.span for place in members]

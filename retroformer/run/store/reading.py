@@ -204,11 +204,6 @@ class FactReader:
             for row in self._all(query.where(TRAJECTORIES.c.task_id.in_(chunk))):
                 yield row.task_id, self._parser.record(Trajectory, row.record)
 
-    def invalid_causes(self, arm: str) -> list[str]:
-        """Return the causes of an arm's invalid attempts, oldest first."""
-        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
-        return list(self._scalars(chosen))
-
     def causes_by_task(self, arm: str, task_ids: Sequence[str]) -> dict[str, list[tuple[Key, str]]]:
         """Return keys and causes of the invalid attempts at each of these tasks that has some, oldest first."""
         causes = dict[str, list[tuple[Key, str]]]()

@@ -16,7 +16,7 @@ from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, PRICE, ActorThatNeedsAdvice, Riddle, School, Teacher, task
-from tests.support.facts import add_trajectory
+from tests.support.facts import add_trajectory, causes
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_an_invalid_attempt_is_retried_and_counted(store: Store) -> None:
     school, events = School(broken=2), list[str]()
     improve(experience(store, school, events=events))
     assert outcomes(store)[0] == (0, 0, "failure")
-    assert store.invalid_causes("collect") == ["The school is closed."] * 2
+    assert causes(store, "collect") == ["The school is closed."] * 2
     assert school.opened == 2 + 3
 
 
@@ -108,7 +108,7 @@ def test_an_attempt_that_stays_invalid_is_left_for_the_next_run(store: Store) ->
     events = list[str]()
     improve(experience(store, School(broken=99), events=events))
     assert outcomes(store) == []
-    assert len(store.invalid_causes("collect")) == 3
+    assert store.arm_counts()["collect"].invalid == 3
     assert events == ["invalid"]
     improve(experience(store))
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
@@ -119,7 +119,7 @@ def test_a_failed_reflection_is_retried(store: Store) -> None:
     improve(experience(store, teacher=teacher, candidates=1))
     assert teacher.calls == 3
     assert outcomes(store)[-1] == (1, 0, "success")
-    assert len(store.invalid_causes("collect")) == 2
+    assert store.arm_counts()["collect"].invalid == 2
 
 
 def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: Store) -> None:
@@ -127,7 +127,7 @@ def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: 
     assert outcomes(store) == [(0, 0, "failure")]
     assert store.reflections("collect") == []
     assert list(ratings(store, "collect", records=True)) == []
-    assert len(store.invalid_causes("collect")) == 3
+    assert store.arm_counts()["collect"].invalid == 3
 
 
 def test_a_retried_reflection_keeps_its_seed(store: Store) -> None:

@@ -14,7 +14,7 @@ from retroformer.method.records import Key, Trajectory
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import NewInvalid, NewTrajectory, Store
 from tests.support.characters import CAPITAL, PRICE, attempt_at
-from tests.support.facts import add_trajectory
+from tests.support.facts import add_trajectory, causes
 
 KEY = Key(arm="collect", task_id=CAPITAL.id)
 
@@ -131,4 +131,4 @@ def test_an_attempt_that_is_too_long_is_invalid_and_costs_no_other_fact(ledger: 
     kept = asyncio.run(keep())
     assert [attempt.outcome.value for attempt in kept] == ["failure", "invalid", "failure"]
     assert ledger.store.arm_counts()["collect"] == (2, 0, 1)
-    assert ledger.store.invalid_causes("collect") == ["A fact of 65 MiB is too long: at most 64 MiB."]
+    assert causes(ledger.store, "collect") == ["A fact of 65 MiB is too long: at most 64 MiB."]

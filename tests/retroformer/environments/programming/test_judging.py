@@ -15,7 +15,7 @@ import pytest
 from retroformer.environments.programming import sandbox
 from retroformer.environments.programming.judging import check, judge
 from retroformer.environments.programming.loading import load
-from retroformer.environments.programming.problems import Judgement, Problem, Verdict
+from retroformer.environments.programming.problems import Problem, ProgramJudgement, Verdict
 from retroformer.environments.programming.sandbox import Limits
 from tests.support.data import DATA, needs_data
 from tests.support.killing import children_of
@@ -30,7 +30,7 @@ def _problem(*tests: str, entry_point: str = "f", preamble: str = "") -> Problem
     return Problem(id="one", language="python", prompt="", entry_point=entry_point, tests=tests, preamble=preamble)
 
 
-def _outputs(judgement: Judgement) -> list[tuple[str, str]]:
+def _outputs(judgement: ProgramJudgement) -> list[tuple[str, str]]:
     return [(test.verdict.value, test.output) for test in judgement.results]
 
 

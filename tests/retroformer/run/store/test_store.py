@@ -19,7 +19,7 @@ from retroformer.errors import ConfigError, StoreError
 from retroformer.method.records import Key, Outcome, Step, Usage
 from retroformer.run.store import NewReflection, NewTrajectory, Store
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
-from tests.support.facts import add_invalid, add_trajectory
+from tests.support.facts import add_invalid, add_trajectory, causes
 
 KEY = Key(arm="collect", task_id=CAPITAL.id)
 RETRY = Key(arm="collect", task_id=CAPITAL.id, trial=1)
@@ -80,7 +80,7 @@ def test_an_invalid_attempt_is_counted_and_leaves_its_key_free(store: Store) -> 
     add_invalid(store, KEY, "The school is closed.", PRICE)
     add_invalid(store, KEY, "The school has burnt down.", PRICE)
     assert store.trajectory(KEY) is None
-    assert store.invalid_causes("collect") == ["The school is closed.", "The school has burnt down."]
+    assert causes(store, "collect") == ["The school is closed.", "The school has burnt down."]
     add_trajectory(store, KEY, attempt_at())
     assert store.trajectory(KEY) == attempt_at()
 
@@ -357,4 +357,4 @@ def test_sums_of_usage_are_no_facts_so_they_have_no_bound(store: Store) -> None:
 
 def test_a_cause_is_stored_up_to_4000_characters(store: Store) -> None:
     add_invalid(store, KEY, "x" * 2_000_000, PRICE)
-    assert [len(cause) for cause in store.invalid_causes("collect")] == [4000]
+    assert [len(cause) for cause in causes(store, "collect")] == [4000]
