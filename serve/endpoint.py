@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.config.experiment import Experiment, Serve
-from retroformer.endpoint.http_client import NoAnswer, fetch_now
+from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
 from retroformer.endpoint.request_guard import is_loopback
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import REFLECTOR
@@ -213,11 +213,9 @@ def _api_keys(variable: str | None) -> tuple[str, ...]:
     """Return the API keys that clients may use; empty if the endpoint requires none."""
     if variable is None:
         return ()
-    keys = tuple(key.strip() for key in os.environ.get(variable, "").split(",") if key.strip())
+    keys = tuple(key.strip() for key in read_key(variable).split(",") if key.strip())
     if not keys:
         raise ConfigError(f"serve.api_key_env names {variable}, which is not set: export {variable}=KEY[,KEY...].")
-    if not all(key.isascii() and key.isprintable() for key in keys):
-        raise ConfigError(f"A key in {variable} has characters that no HTTP header takes: use letters and digits.")
     return keys
 
 

@@ -12,8 +12,8 @@ from retroformer.coach.background import Background
 from retroformer.coach.recorder import ChainRecorder
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Endpoint, Section
+from retroformer.endpoint.http_client import read_key
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.method.prompts import load_pack, reflection_prompt
 from retroformer.run.arm_names import COLLECT, UNADVISED
@@ -57,8 +57,7 @@ class Connection:
     def __init__(self, settings: Settings) -> None:
         """Open the store. Raises StoreError, ConfigError, MissingInput."""
         # First of all: an error message of the agent may contain the key.
-        if key := os.environ.get(settings.endpoint.api_key_env):
-            keep_secret(key)
+        read_key(settings.endpoint.api_key_env)
         self._calls, self._idle = 0, threading.Condition()
         self._process, self._closing = os.getpid(), False
         pack = load_pack(settings.prompts, "agent")

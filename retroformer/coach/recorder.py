@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, fields_of, text_of
 from retroformer.agents.reflector import ModelReflector
+from retroformer.endpoint.http_client import read_key
 from retroformer.endpoint.own_server import provenance
 from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, describe, usage_of
 from retroformer.files.text import storable
@@ -122,8 +122,8 @@ class ChainRecorder:
             return None
         model = self._reflector.model
         seconds = min(_PROVENANCE_SECONDS, _PROVENANCE_SHARE * model.endpoint.timeout_seconds)
-        key = os.environ.get(model.endpoint.api_key_env)
         try:
+            key = read_key(model.endpoint.api_key_env)
             reported = await provenance(model.base_url.secret_url(), key, seconds)
         except ProvenanceError:
             self._reports_adapter = False

@@ -1,7 +1,7 @@
 """The HTTP client of this project: a deadline around each exchange, a limit of its size, and the user's network.
 
-Proxies and certificates are those of the environment variables. This machine is never asked through a proxy. A variable
-that cannot be followed is a ConfigError that names it.
+Proxies, certificates and keys are those of the environment's variables; one that cannot be followed is a ConfigError
+that names it. This machine is never asked through a proxy.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ import httpx
 
 from retroformer.endpoint.compression import Decompressor, UnreadableBody
 from retroformer.endpoint.request_guard import is_loopback
-from retroformer.endpoint.secrets.redaction import redact
+from retroformer.endpoint.secrets.redaction import keep_secret, redact
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError
 
@@ -59,9 +59,12 @@ class Answer(NamedTuple):
         return self.content.decode(errors="replace")
 
     def parsed(self) -> object:
-        """Return the JSON of a response, or its text if it has another type. Raises ValueError, RecursionError."""
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return json.loads(self.content) if kind.endswith("json") else self.text
+        """Return the JSON of a response, or its text if it is none, whatever type the server states.
+
+        Raises ValueError, RecursionError.
+        """
+        looks_like_json = self.text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
+        return json.loads(self.content) if looks_like_json else self.text
 
 
 async def fetch(
@@ -161,6 +164,15 @@ def route(url: str) -> Route:
     proxy = proxy_for(url)
     encrypted = any(address.lower().startswith(("https:", "wss:")) for address in (url, proxy or ""))
     return Route(proxy, certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+
+def read_key(variable: str) -> str:
+    """Return the API key that the environment sets, hidden from now on; "" if it sets none. Raises ConfigError."""
+    key = os.environ.get(variable, "").strip()  # Keys from files end with a line feed.
+    keep_secret(key)
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{variable} has a character that no HTTP header takes: set it to the key alone.")
+    return key
 
 
 def proxy_for(url: str) -> str | None:

@@ -6,7 +6,6 @@ The cost of a call is in its completion, in its failure (`failure.usage`), or in
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.endpoint.answers import first_choice, read_response, strip_thinking
 from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
-from retroformer.endpoint.secrets.redaction import keep_secret, redact
+from retroformer.endpoint.secrets.redaction import redact
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.method.records import DrawnToken, FinishReason, Message, Record, Usage
@@ -154,10 +153,9 @@ class LanguageModel:
         return self._servers
 
     def _server(self, base_url: SecretUrl) -> ModelAddress:
-        from retroformer.endpoint.http_client import http_client
+        from retroformer.endpoint.http_client import http_client, read_key
 
-        key = os.environ.get(self.endpoint.api_key_env) or "none"
-        keep_secret(key)
+        key = read_key(self.endpoint.api_key_env) or "none"
         # A user and password in the address replace the key.
         client = http_client(_check_address(base_url), {"Authorization": f"Bearer {key}"}, timeout=None)
         return ModelAddress(base_url, client, self._paces.setdefault(str(base_url), Pace()))

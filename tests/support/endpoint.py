@@ -31,7 +31,6 @@ class Behaviour(StrEnum):
     BUSY = "answers 429 and asks for a short pause"
     BUSY_WITHOUT_PAUSE = "answers 429"
     GARBAGE = "answers a web page"
-    WRONG_TYPE = "answers under the content type of an image"
     HUGE = "answers 10 MB of blanks"
     TRICKLE = "sends a byte per second"
     ELSEWHERE = "redirects to a file"
@@ -208,7 +207,6 @@ def _answers(behaviour: Behaviour, good: bytes) -> bytes:
         Behaviour.BUSY: _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY),
         Behaviour.REFUSED: _http("400 Bad Request", b'{"detail": "the name is not free"}'),
         Behaviour.BUSY_WITHOUT_PAUSE: _http("429 Too Many Requests", b"{}"),
-        Behaviour.WRONG_TYPE: _http("200 OK", good, kind="image/png"),
         Behaviour.HUGE: _http("200 OK", b" " * 10_000_000),
         Behaviour.ELSEWHERE: _http("307 Temporary Redirect", b"", more="location: file:///etc/hostname\r\n"),
         Behaviour.UNAUTHORIZED: _http("401 Unauthorized", b'{"error": {"message": "no such key"}}'),

@@ -1,5 +1,6 @@
 """An HTTP server on loopback whose answers are written byte by byte by the test."""
 
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +23,15 @@ Answer = Callable[[Request, Write], None]
 class RawServer:
     """Server in threads of this process that records its requests and closes each connection after the answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, certificate: ssl.SSLContext | None = None) -> None:
         self.answer = answer
         self.requests: list[Request] = []
         self.left = threading.Event()
         """True if a client left before the end of its answer."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.raw = self
+        if certificate is not None:
+            self._server.socket = certificate.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property

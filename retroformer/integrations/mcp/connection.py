@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from retroformer.coach.background import Background
-from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.program_guard import ErrorOutput, guard_command
 from retroformer.integrations.mcp.section import CLOSING_SECONDS, McpServer
@@ -88,14 +87,12 @@ class McpConnection:
             return
         from mcp.client.streamable_http import streamable_http_client
 
-        from retroformer.endpoint.http_client import http_client
+        from retroformer.endpoint.http_client import http_client, read_key
 
         assert self._server.url is not None
         address, headers = self._server.url.split_user()
         if self._server.api_key_env is not None:
-            key = os.environ.get(self._server.api_key_env, "")
-            keep_secret(key)
-            headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {read_key(self._server.api_key_env)}"
         async with (
             http_client(address, headers, timeout=self._timeout) as client,
             streamable_http_client(address, http_client=client) as (read, write, _),

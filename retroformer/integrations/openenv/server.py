@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from retroformer.endpoint.http_client import NoAnswer, fetch_now, route
+from retroformer.endpoint.http_client import NoAnswer, fetch_now, reason_of, route
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.bounded import MOST_LEVELS, json_fault
@@ -188,7 +188,7 @@ def _missing(section: OpenEnv, name: str, why: str) -> EnvironmentFailure:
 
 
 def _unreachable(section: OpenEnv, error: Exception) -> EnvironmentFailure:
-    return EnvironmentFailure(f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}.")
+    return EnvironmentFailure(f"The OpenEnv server {section.server} cannot be reached: {reason_of(error)}.")
 
 
 class ServerAnswer(BaseModel):
@@ -235,7 +235,7 @@ class OpenEnvSession:
         except RecursionError:
             raise EnvironmentFailure("The OpenEnv server answered JSON that is nested too deeply.") from None
         except (OSError, WebSocketException, ValueError) as error:
-            raise EnvironmentFailure(f"The OpenEnv server ended the session: {_reason(error)}.") from None
+            raise EnvironmentFailure(f"The OpenEnv server ended the session: {reason_of(error)}.") from None
         if not (isinstance(answer, dict) and isinstance(answer.get("data"), dict)):
             raise EnvironmentFailure("The OpenEnv server answered something that is no message of OpenEnv.")
         if answer.get("type") == "error":
@@ -266,7 +266,3 @@ def _error(error: Mapping[str, Any], action_fields: set[str] | None) -> RefusedA
         if error.get("code") == _INVALID_DATA and all(not place or str(place[0]) in action_fields for place in places):
             return RefusedAction(said)
     return EnvironmentFailure(f"The OpenEnv server reports {error.get('code')}: {redact(said)[:500]}")
-
-
-def _reason(error: BaseException) -> str:
-    return redact(" ".join(str(error).split()) or type(error).__name__)[:300]

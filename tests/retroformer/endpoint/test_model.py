@@ -3,8 +3,12 @@
 import asyncio
 import base64
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -328,3 +332,38 @@ def test_an_empty_turn_that_was_paid_for_is_the_models_own(choices: list[Body], 
     assert (completion.text, completion.finish_reason, completion.usage.completion_tokens) == ("", read, 20)
     with pytest.raises(EndpointFailure, match="something that is not a completion"):
         answered({"choices": choices})
+
+
+COMPLETION = b'{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}'
+
+
+def test_a_key_is_sent_without_the_line_feed_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = EndpointSection(model="big", api_key_env="KEY_OF_THE_TEST")
+    with RawServer(lambda _, write: write(http("200 OK", COMPLETION))) as server:
+        monkeypatch.setenv("KEY_OF_THE_TEST", "a-key-from-a-file\r\n")
+        assert ask(section, url=server.url).text == "Hi"
+        assert server.requests[0].headers["authorization"] == "Bearer a-key-from-a-file"
+        monkeypatch.setenv("KEY_OF_THE_TEST", "“a-key-from-a-letter”")
+        with pytest.raises(ConfigError, match=r"^KEY_OF_THE_TEST has a character that no HTTP header takes"):
+            ask(section, url=server.url)
+
+
+@pytest.mark.parametrize("kind", [b"text/plain", b"image/png", b""])
+def test_a_completion_is_read_whatever_type_the_server_states(kind: bytes) -> None:
+    answer = http("200 OK", b"\n\n " + COMPLETION).replace(b"application/json", kind)
+    with RawServer(lambda _, write: write(answer)) as server:
+        assert ask(EndpointSection(model="big"), url=server.url).text == "Hi"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_a_certificate_that_nobody_signed_is_the_reason_that_the_sentence_gives(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*made, *subject], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with RawServer(lambda _, write: write(http("200 OK", COMPLETION)), context) as server:
+        url = server.url.replace("http://127.0.0.1", "https://localhost")
+        with pytest.raises(EndpointFailure, match="certificate verify failed: self-signed certificate"):
+            ask(EndpointSection(model="big"), url=url)
