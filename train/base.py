@@ -18,7 +18,7 @@ from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import nf4
 
 from .integrity import require_finite
-from .shared_prompt.attention import SPLIT, register_split_attention
+from .shared_prompt.attention import FLEX, SPLIT, register_attention
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,7 @@ def guard_padding(tokenizer: Any) -> None:
 def load_base(train: Train, *, scores: bool = False) -> Any:
     """Load the base model with a language head, or, with `scores`, as a sequence classifier with one score.
 
-    Packed rows use `split_attention`: torch's fused attention, computed in two parts (docs/training-cost.md).
+    Packed rows use the attention that train.attention names (docs/training-cost.md).
 
     Raises:
         DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
@@ -85,7 +85,7 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     """
     folder = base_model_folder(train.base_model)
     target = device()
-    register_split_attention()
+    register_attention()
     options: dict[str, Any] = {
         "dtype": getattr(torch, compute_dtype(train)),
         "device_map": {"": target},
@@ -95,6 +95,8 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     model = loading.load_model(folder, scores=scores, **options)
     require_finite(model.named_parameters(), f"in the base model at {folder}: put another copy of the model there.")
     loading.replace_attention(model, SPLIT, torch, lambda: {"use_cache": False})
+    if train.attention == "flex":
+        model.config.get_text_config()._attn_implementation = FLEX
     # With a cache, the samples of a packed row could see each other; a cache also costs memory.
     model.config.use_cache = False
     return model

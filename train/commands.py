@@ -212,7 +212,7 @@ def silence_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # Otherwise trl reports its use.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"(peft|trl|torch|transformers)\b")
-    for name in ("transformers", "bitsandbytes", "peft", "trl", "accelerate", "datasets", "torch"):
+    for name in ("transformers", "bitsandbytes", "peft", "trl", "accelerate", "datasets"):
         logging.getLogger(name).setLevel(logging.ERROR)
     from transformers.utils import logging as transformers_logging
 

@@ -20,7 +20,7 @@ from retroformer.run.stage_metrics import require_same_base
 
 from . import processes
 from .adapter import Adapter
-from .base import require_same_shape
+from .base import CPU, device, require_same_shape
 from .data.samples import require_length
 from .loop import require_tracker
 from .plan.estimate import require_memory
@@ -50,6 +50,8 @@ def check_config(name: str, configs: Sequence[Config]) -> None:
         raise ConfigError(
             f"`train {name}` trains one reflector on the facts of all domains: leave domain={experiment.domain} out."
         )
+    if experiment.train.attention == "flex" and device() == CPU:
+        raise ConfigError("train.attention=flex needs a GPU, and this machine has none: set train.attention=split.")
     _require_whole_groups(name, experiment.train)
     if name == "grpo" and experiment.train.grpo.reward == "live":
         _check_live_returns(experiment)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 
 from serve.engine.engine import Engine
 from serve.engine.generation import DecodedText, TextGeneration
@@ -92,6 +93,7 @@ if __name__ == "__main__":
 
         with PretendedCard():
             main(arguments)
-        print(f"{computed.total()} operations on the card")
+        compilations = counters["stats"]["unique_graphs"]
+        print(f"{computed.total()} operations on the card, {compilations} compilations")
     else:
         serve(*map(Path, arguments))

@@ -4,7 +4,6 @@ Otherwise a model whose attention ignores the mask, or whose positions do not re
 inputs.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ from retroformer.errors import ConfigError
 
 from .attention import QUICK, SPLIT
 from .packed import Group, Packed, pack
-from .reading import CHANGED_LOGITS, FLEX, SEPARATE_ROWS, hidden_states, plain_states, predicting
+from .reading import CHANGED_LOGITS, SEPARATE_ROWS, hidden_states, plain_states, predicting
 
 Values = Callable[[Tensor, Packed], Tensor]
 """Computes what a stage trains on from the hidden states of packed groups: a value for each token, or each response."""
@@ -39,30 +38,21 @@ MORE_ROUNDING = 3
 """Factor by which one row may round more than separate rows do. It rounded up to 1.6 times as much."""
 CHECKED = 3
 """Responses of a group in the check, each of which is also read alone."""
-logger = logging.getLogger(__name__)
 
 
 def choose_attention(trunk: Any, values: Values, groups: Sequence[Group], *, quick: bool = False) -> None:
     """Choose the attention that reads packed groups, and check it on a group with several responses.
 
-    On a GPU this is flex attention with a block mask if it works there, else attention with a dense mask; on a CPU it
-    is the latter. With `quick`, a CPU computes short rows in bf16 by plain attention. Without it, a policy gives a
-    response the same log-probability with and without gradients, so that the first ratios of an update are exactly 1.
+    It is that of the loaded base, but with `quick`, a CPU computes short rows in bf16 by plain attention. Without it, a
+    policy gives a response the same log-probability with and without gradients, so that the first ratios of an update
+    are exactly 1.
 
     Raises:
         ConfigError: the model does not read the group as it reads separate rows, or changes its logits.
     """
     require_plain_logits(trunk.config, CHANGED_LOGITS)
     group = max(map(_few_responses, groups), key=lambda group: (len(group.responses), -group.length))
-    if trunk.device.type == "cuda":
-        trunk.config._attn_implementation = FLEX
-        try:
-            require_agreement(trunk, values, group)
-            return
-        except Exception as error:  # The compiler of flex attention has errors of many kinds.
-            logger.warning("Flex attention does not work here (%s): attention uses a dense mask.", error)
-        trunk.config._attn_implementation = SPLIT
-    elif quick:
+    if quick and trunk.config._attn_implementation == SPLIT:
         trunk.config._attn_implementation = QUICK
     require_agreement(trunk, values, group)
 

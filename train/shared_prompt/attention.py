@@ -1,31 +1,38 @@
-"""Attention over packed rows in two parts.
+"""Attention over packed rows in two parts, or by flex attention.
 
-The first tokens of every row belong to prompts, where attention is plainly causal and needs no mask. The mask has rows
-for the other tokens only.
+The first tokens of every row belong to prompts, where attention is plainly causal and needs no mask: on a GPU it is
+flash attention. The mask has rows for the other tokens only. Nothing is compiled. Flex attention is compiled, and skips
+all that no token sees; a GPU needs it only where many responses share a prompt.
 
 B: rows; Q: queries; K: keys; H: heads; G: heads of the keys, each for H / G heads of the queries; D: head size.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-SPLIT, QUICK = "shared_prompt", "shared_prompt_quick"
-"""Names under which transformers knows this attention: by fused attention throughout, and by plain attention for short
-rows. Plain attention rounds scores to bf16 before the softmax, so its error is half as large again."""
+from retroformer.errors import ConfigError
+
+SPLIT, QUICK, FLEX = "shared_prompt", "shared_prompt_quick", "shared_prompt_flex"
+"""Names under which transformers knows this attention: by fused attention throughout, by plain attention for short rows
+on a CPU, and by flex attention. Plain attention rounds scores to bf16 before the softmax, so its error is half as large
+again."""
 SHORT = 512
 """Maximum number of keys for which plain attention is faster than fused attention, in bf16 on a CPU."""
 STEP = 16
 """Maximum number of queries for which plain attention is faster on a CPU: responses to a prompt, in generation."""
+MOST_COMPILATIONS = 16
+"""Limit of flex attention's compilations in a process."""
 
 
-def register_split_attention() -> None:
-    """Make both attentions selectable by their names."""
+def register_attention() -> None:
+    """Make the attentions selectable by their names."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    for name, attention in ((SPLIT, split_attention), (QUICK, quick_attention)):
+    for name, attention in ((SPLIT, split_attention), (QUICK, quick_attention), (FLEX, flex_attention)):
         AttentionInterface.register(name, attention)
         AttentionMaskInterface.register(name, sdpa_mask)
 
@@ -42,6 +49,43 @@ def quick_attention(
 ) -> tuple[Tensor, None]:
     """Return the attention's output like `split_attention`, several times faster for short rows in bf16 on a CPU."""
     return _attention(module, query, key, value, attention_mask, options, quick=True), None
+
+
+def flex_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> tuple[Tensor, None]:
+    """Return the attention's output, (B, Q, H, D), computed by flex attention where there is a block mask.
+
+    Raises:
+        ConfigError: the rows have more forms than torch compiles.
+    """
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if not isinstance(attention_mask, BlockMask):
+        return split_attention(module, query, key, value, attention_mask, **options)
+    try:
+        output_BHQD = _compiled_flex_attention()(
+            query, key, value, block_mask=attention_mask, scale=options.get("scaling"), enable_gqa=True
+        )
+    except FailOnRecompileLimitHit:
+        raise ConfigError(
+            "Flex attention was compiled for more forms of rows than torch allows: set train.attention=split."
+        ) from None
+    return output_BHQD.transpose(1, 2).contiguous(), None
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    """Return flex attention, compiled for any number and length of rows.
+
+    At its limit of compilations torch would compute the scores of all pairs of tokens; with `fullgraph` it raises. Some
+    are needed: for one row and for several, with and without gradients, and where two sizes happen to be equal.
+    """
+    from torch.nn.attention import flex_attention as library
+
+    options: Any = {"fullgraph": True, "dynamic": True, "recompile_limit": MOST_COMPILATIONS}
+    return torch.compile(library.flex_attention, **options)
 
 
 def _attention(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from ..data.samples import Sample, SamplePair
@@ -21,6 +22,8 @@ _PROMPT, _PADDING = -1, -2
 """Part numbers of the tokens that belong to no response."""
 _ANY_TOKEN = 0
 """Token id used as padding; no other token attends to it."""
+BLOCK = 128
+"""Side of the blocks of a block mask, in tokens."""
 
 
 class Group(NamedTuple):
@@ -203,12 +206,13 @@ class Packed(NamedTuple):
         """R."""
         return len(self.row_R)
 
-    @property
-    def sees(self) -> Tensor:
-        """True where the token of a row may attend to the token of a column, (B, L, L)."""
+    def sees(self, first: int = 0, end: int | None = None) -> Tensor:
+        """Return True where token `first` and later ones, before `end`, may attend to a token, (B, rows, L)."""
         part_BL, index_L = self.part_BL, torch.arange(self.part_BL.shape[1], device=self.part_BL.device)
-        same_BLL = part_BL[:, :, None] == part_BL[:, None, :]
-        return (same_BLL | (part_BL == _PROMPT)[:, None, :]) & (index_L[:, None] >= index_L)
+        sees_BRL = part_BL[:, first:end, None] == part_BL[:, None, :]
+        sees_BRL |= (part_BL == _PROMPT)[:, None, :]
+        sees_BRL &= index_L[first:end, None] >= index_L
+        return sees_BRL
 
     @property
     def shortest_prompt(self) -> int:
@@ -217,13 +221,27 @@ class Packed(NamedTuple):
 
     def dense_mask(self, dtype: torch.dtype, first: int = 0) -> Tensor:
         """Return the rows of `sees` from token `first` on, as numbers to add to attention scores, (B, 1, rows, L)."""
-        sees_BLL = self.sees[:, first:]
-        zeros_BLL = torch.zeros(sees_BLL.shape, dtype=dtype, device=sees_BLL.device)
-        return zeros_BLL.masked_fill(~sees_BLL, torch.finfo(dtype).min)[:, None]
+        sees_BRL = self.sees(first)
+        mask_BRL = torch.full(sees_BRL.shape, torch.finfo(dtype).min, dtype=dtype, device=sees_BRL.device)
+        return mask_BRL.masked_fill_(sees_BRL, 0)[:, None]
+
+    @property
+    def in_blocks(self) -> "Packed":
+        """The same rows with padding up to whole blocks, of which there are at least two."""
+        length = self.part_BL.shape[1]
+        missing = max(2 * BLOCK - length, -length % BLOCK)
+        return self._replace(
+            ids_BL=pad(self.ids_BL, (0, missing), value=_ANY_TOKEN),
+            positions_BL=pad(self.positions_BL, (0, missing)),
+            part_BL=pad(self.part_BL, (0, missing), value=_PADDING),
+        )
 
     def block_mask(self) -> Any:
-        """Return `sees` for flex attention, which skips blocks without any True; memory is linear in L."""
-        from torch.nn.attention.flex_attention import create_block_mask
+        """Return `sees` for flex attention, which skips blocks without any True; the rows are whole blocks.
+
+        It is made from one row of blocks at a time: torch's own function needs eight bytes for each pair of tokens.
+        """
+        from torch.nn.attention.flex_attention import BlockMask
 
         part_BL = self.part_BL
 
@@ -231,8 +249,13 @@ class Packed(NamedTuple):
             same = (part_BL[batch, query] == part_BL[batch, key]) | (part_BL[batch, key] == _PROMPT)
             return same & (query >= key)
 
-        rows, length = part_BL.shape
-        return create_block_mask(attends, rows, None, length, length, device=part_BL.device)
+        shares = list[Tensor]()
+        for first in range(0, part_BL.shape[1], BLOCK):
+            seen_BRKR = torch.unflatten(self.sees(first, first + BLOCK), 2, (-1, BLOCK))
+            shares.append(seen_BRKR.float().mean(dim=(1, 3)))
+        share_BQK = torch.stack(shares, dim=1)
+        partly, fully = (share_BQK > 0) & (share_BQK < 1), share_BQK == 1
+        return BlockMask.from_kv_blocks(*_places(partly), *_places(fully), BLOCK_SIZE=BLOCK, mask_mod=attends)
 
     def by_response(self, values_N: Tensor, length: int) -> Tensor:
         """Return values of tokens by response and place, 0 after the end of a response, (R, `length`)."""
@@ -247,6 +270,12 @@ class Packed(NamedTuple):
         """Return the same rows on this device."""
         *tensors, longest = self
         return Packed._make([*(part.to(device) for part in tensors if isinstance(part, Tensor)), longest])
+
+
+def _places(chosen_BQK: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many blocks of each row are chosen, (B, 1, Q), and their places before those of others."""
+    order_BQK = chosen_BQK.int().argsort(dim=2, descending=True, stable=True)
+    return chosen_BQK.sum(dim=2, dtype=torch.int32)[:, None], order_BQK.int()[:, None]
 
 
 def pack(groups: Sequence[Group]) -> Packed:

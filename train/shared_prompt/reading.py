@@ -12,11 +12,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from retroformer.errors import ConfigError
 
-from .attention import QUICK, SPLIT
+from .attention import FLEX, QUICK, SPLIT
 from .packed import Packed
 
-FLEX = "flex_attention"
-"""transformers' name of the attention that takes a block mask."""
 SEPARATE_ROWS = (
     "set train.trainer=trl for warm, sft, reward and dpo, and take another train.base_model for ppo and grpo"
 )
@@ -49,8 +47,12 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
             f"{SEPARATE_ROWS}, or lower train.max_length and reflector.prompt_characters."
         )
     attention = trunk.config._attn_implementation
-    first = packed.shortest_prompt if attention in (SPLIT, QUICK) else 0
-    mask = packed.block_mask() if attention == FLEX else packed.dense_mask(trunk.dtype, first)
+    mask: Any
+    if attention == FLEX:
+        packed = packed.in_blocks
+        mask = packed.block_mask()
+    else:
+        mask = packed.dense_mask(trunk.dtype, packed.shortest_prompt if attention in (SPLIT, QUICK) else 0)
     with computing(trunk):
         read = trunk(input_ids=packed.ids_BL, attention_mask=mask, position_ids=packed.positions_BL, use_cache=False)
     hidden_BLH: Tensor = read.last_hidden_state

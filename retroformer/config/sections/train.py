@@ -144,6 +144,9 @@ class Train(Section):
     """Trainer of warm, sft, reward and dpo. packed: our own, which puts a prompt and all its responses into one row;
     trl: TRL's trainers, which read each response in a row of its own, and so train any decoder. Losses and gradients
     agree within rounding; ppo and grpo always pack."""
+    attention: Literal["split", "flex"] = "split"
+    """Attention over packed rows. split: prompts by the causal kernel, responses with a mask of their own; flex:
+    torch's flex attention, which is compiled and needs a GPU, for many responses to each prompt."""
     quantization: Quantization = "nf4"
     """Quantisation of the base. nf4: 4-bit weights with compute in `dtype`; none: weights and compute in `dtype`."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"

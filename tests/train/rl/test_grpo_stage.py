@@ -141,6 +141,8 @@ def test_errors_name_the_missing_inputs(tiny_base: Path, workplace: Path) -> Non
     fresh_adapters(workplace / "runs/tiny", load(config))
     with pytest.raises(ConfigError, match=r"train.grpo.batch_size=8 is no multiple of train.grpo.group=3: change one"):
         main(["grpo", str(config), "train.grpo.group=3"])
+    with pytest.raises(ConfigError, match=r"train.attention=flex needs a GPU, and this machine has none: set train."):
+        main(["grpo", str(config), "train.attention=flex"])
 
 
 @pytest.mark.slow

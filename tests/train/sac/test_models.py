@@ -52,7 +52,8 @@ def test_the_prompt_is_read_once_and_an_action_sees_nothing_of_the_others() -> N
     packed = pack([SHORT])
     assert packed.ids_BL.tolist() == [[5, 6, 7, 8, 9, 8, 10, 11, 12]]
     assert packed.positions_BL.tolist() == [[0, 1, 2, 3, 4, 3, 4, 5, 3]]
-    seen = [[column for column in range(9) if packed.sees[0, row, column]] for row in range(9)]
+    (sees_LL,) = packed.sees()
+    seen = [[column for column in range(9) if sees_LL[row, column]] for row in range(9)]
     assert seen == [
         *([0], [0, 1], [0, 1, 2]),
         *([0, 1, 2, 3], [0, 1, 2, 3, 4]),

@@ -115,9 +115,9 @@ def test_equal_responses_to_a_prompt_are_read_once(experiment: Any, workplace: P
     torch.testing.assert_close(shared, torch.cat(alone), atol=1e-4, rtol=1e-4)
 
 
-def sees_other_responses(packed: Packed) -> Tensor:
+def sees_other_responses(packed: Packed, first: int = 0) -> Tensor:
     index_L = torch.arange(packed.ids_BL.shape[1])
-    return (index_L[:, None] >= index_L).expand(len(packed.ids_BL), -1, -1)
+    return (index_L[first:, None] >= index_L).expand(len(packed.ids_BL), -1, -1)
 
 
 def positions_of_the_row(groups: Sequence[Group]) -> Packed:
@@ -128,7 +128,7 @@ def positions_of_the_row(groups: Sequence[Group]) -> Packed:
 def test_responses_that_see_each_other_are_detected(
     experiment: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing.Packed, "sees", property(sees_other_responses))
+    monkeypatch.setattr(packing.Packed, "sees", sees_other_responses)
     require_a_refusal(adapted(experiment, workplace / "start", checkpointing=False))
 
 
@@ -179,8 +179,8 @@ def test_what_a_mask_changes_in_the_gradient_of_separate_rows_is_rounding(
         require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
 
-def sees_everything(packed: Packed) -> Tensor:
-    return torch.ones(*packed.ids_BL.shape, packed.ids_BL.shape[1], dtype=torch.bool)
+def sees_everything(packed: Packed, first: int = 0) -> Tensor:
+    return torch.ones(*packed.ids_BL[:, first:].shape, packed.ids_BL.shape[1], dtype=torch.bool)
 
 
 @pytest.mark.parametrize("sees", [sees_other_responses, sees_everything])
@@ -189,7 +189,7 @@ def test_a_fault_is_no_rounding(
 ) -> None:
     """Use a wrong mask between the responses, and one that is as wrong in separate rows."""
     model = rounds_beyond_the_limit
-    monkeypatch.setattr(packing.Packed, "sees", property(sees))
+    monkeypatch.setattr(packing.Packed, "sees", sees)
     with pytest.raises(ConfigError, match="the relative difference of the hidden states is"):
         require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
@@ -199,16 +199,15 @@ def test_in_fp32_nothing_but_the_limit_counts(
 ) -> None:
     """Use a mask that hides early tokens, in separate rows as well."""
 
-    def sees_a_window(packed: Packed) -> Tensor:
+    def sees_a_window(packed: Packed, first: int = 0) -> Tensor:
         index_L = torch.arange(packed.ids_BL.shape[1])
-        return right(packed) & (packed.positions_BL[:, :, None] - packed.positions_BL[:, None, :] < 4) | (
-            index_L[:, None] == index_L
+        return right(packed, first) & (packed.positions_BL[:, first:, None] - packed.positions_BL[:, None, :] < 4) | (
+            index_L[first:, None] == index_L
         )
 
-    right = packing.Packed.sees.fget
-    assert right is not None
+    right = packing.Packed.sees
     model = adapted(experiment, workplace / "start", checkpointing=False).train()
-    monkeypatch.setattr(packing.Packed, "sees", property(sees_a_window))
+    monkeypatch.setattr(packing.Packed, "sees", sees_a_window)
     with pytest.raises(ConfigError, match=r"rounding explains at most 0\.001\."):
         require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
