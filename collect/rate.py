@@ -13,7 +13,7 @@ from retroformer.method.pairs import count_ratings
 from retroformer.method.records import Outcome, Task
 from retroformer.run.arm_names import collect_arm
 from retroformer.run.attempts import Experience
-from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk, play_elsewhere
+from retroformer.run.backends import LOCAL, Play, play_elsewhere, player
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally, tally
 from retroformer.run.schedule import Work, work_through
@@ -74,14 +74,8 @@ async def open_player(config: Config) -> AsyncIterator[Play]:
     """
     experiment = config.experiment
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        tasks = {task.id: task for task in tasks_of_round(experiment)}
         async with _experience(config, ledger, environment_processes=1) as experience:
-
-            async def play(chunk: Chunk) -> ChunkResult:
-                work = Work(experience, [tasks[task_id] for task_id in chunk.task_ids])
-                return await play_chunk(ledger, work, experiment.loop.concurrency)
-
-            yield play
+            yield player(ledger, tasks_of_round(experiment), lambda arm: experience, experiment.loop.concurrency)
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ from retroformer.method.protocols import Agent, Reflector
 from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial, first_trial_with, is_for_training, is_gate_arm, own_first_trial
 from retroformer.run.attempts import Budget, Experience
-from retroformer.run.backends import LOCAL, Chunk, ChunkResult, Play, play_chunk, play_elsewhere
+from retroformer.run.backends import LOCAL, Play, play_elsewhere, player
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
 from retroformer.run.schedule import Work, work_through
@@ -262,20 +262,11 @@ async def open_player(config: Config, name: str, repeat: int) -> AsyncIterator[P
     """
     experiment = config.experiment
     tasks = held_out_tasks(experiment)
-    by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with _start(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
             declare(evaluation)
-
-            async def play(chunk: Chunk) -> ChunkResult:
-                # A placebo reads what its source has written, so an arm is made when its first chunk comes.
-                if chunk.arm not in experiences:
-                    experiences[chunk.arm] = evaluation.experience(chunk.arm)
-                chosen = [by_id[task_id] for task_id in chunk.task_ids]
-                work = Work(experiences[chunk.arm], chosen)
-                return await play_chunk(ledger, work, experiment.loop.concurrency)
-
-            yield play
+            # A placebo reads what its source has written, so an arm is made when its first chunk comes.
+            yield player(ledger, tasks, evaluation.experience, experiment.loop.concurrency)
 
 
 @asynccontextmanager

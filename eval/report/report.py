@@ -31,7 +31,7 @@ from ..play.preflight import preflight, repetitions
 from ..play.verify import verify_models
 from . import advice, attempts, costs, headline, overoptimisation, setting, solved, telemetry, training
 from .files import write_files
-from .report_input import ReportInput, interval_cell, shares_by_trial
+from .report_input import ReportInput, interval_cell
 
 
 def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[doc.Chapter]:
@@ -199,7 +199,7 @@ def _actors(rates: Mapping[str, Rates], arms: Results) -> doc.Table:
             {
                 "actor": actor,
                 "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
-                **shares_by_trial(arm, rates[actor].intervals),
+                **solved.shares_by_trial(arm, rates[actor].intervals),
                 "tokens in": doc.number(arm.usage.prompt_tokens, ","),
                 "tokens out": doc.number(arm.usage.completion_tokens, ","),
                 "more": doc.Cell(words="report", part=actor),

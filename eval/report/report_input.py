@@ -7,14 +7,14 @@ from pathlib import Path
 from retroformer.config.experiment import Experiment
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
-from retroformer.files.document import Cell, Paragraph, Part, Row, Table, trial_column, unbroken
+from retroformer.files.document import Cell, Paragraph, Part, Table, unbroken
 from retroformer.method.records import Task
 from retroformer.run.arm_names import first_trial
 from retroformer.run.store import Store
 from retroformer.run.store.reading import chunks
 
-from ..measure.results import ArmResult, SeedResult
-from ..measure.statistics import Intervals, MeanInterval, Rates
+from ..measure.results import ArmResult
+from ..measure.statistics import MeanInterval, Rates
 from ..play.verify import VerifiedModel
 
 _TASKS_AT_ONCE = 100
@@ -89,12 +89,6 @@ def views(rates: Rates, build: Callable[[Sequence[ArmResult]], Iterable[Part]]) 
 
 def interval_cell(interval: MeanInterval, after: str = "", arms: tuple[str, ...] = ()) -> Cell:
     return Cell(words=(unbroken(str(interval)), after), value=interval.mean, arms=arms)
-
-
-def shares_by_trial(result: ArmResult | SeedResult, intervals: Intervals) -> Row:
-    """Return the share of tasks that an arm or training seed solved by each trial, with its interval."""
-    trials = range(len(result.solved_NT))
-    return {trial_column(trial, "by trial"): interval_cell(intervals.of(result.solved_by(trial))) for trial in trials}
 
 
 def each_seed(results: Sequence[ArmResult], facts: TaskFacts) -> Iterator[tuple[ArmResult, SeedFacts]]:

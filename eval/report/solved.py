@@ -11,7 +11,7 @@ from retroformer.run.store import Store
 
 from ..measure import statistics as stats
 from ..measure.results import ArmResult, Floats, SeedResult, arms_and_seeds, first_trials
-from .report_input import ReportInput, interval_cell, shares_by_trial, views
+from .report_input import ReportInput, interval_cell, views
 
 _THESE_SEEDS = "with these seeds"
 """Title of a column of intervals over tasks alone, if an arm has training seeds."""
@@ -75,6 +75,12 @@ def solved_by_trial(results: Sequence[ArmResult], intervals: stats.Intervals) ->
         ],
         "Share of tasks solved by each trial, and what it cost.",
     )
+
+
+def shares_by_trial(result: ArmResult | SeedResult, intervals: stats.Intervals) -> doc.Row:
+    """Return the share of tasks that an arm or training seed solved by each trial, with its interval."""
+    trials = range(len(result.solved_NT))
+    return {_by(trial): interval_cell(intervals.of(result.solved_by(trial))) for trial in trials}
 
 
 def paired_differences(results: Sequence[ArmResult], intervals: stats.Intervals) -> doc.Table:

@@ -8,12 +8,14 @@ its worker was lost: what is stored is not repeated.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, TypeAlias
 
 from retroformer.config.file import Config
 from retroformer.config.imports import load_plugin
+from retroformer.method.records import Task
+from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import Tally
 from retroformer.run.schedule import Work, work_through
@@ -81,17 +83,21 @@ async def play_elsewhere(
     return unfinished
 
 
-async def play_chunk(ledger: Ledger, work: Work, concurrency: int) -> ChunkResult:
-    """Play the tasks of a chunk in this process. Raises as `work_through` does."""
-    experience, events = work.experience, Counter[str]()
+def player(ledger: Ledger, tasks: Iterable[Task], experience_of: Callable[[str], Experience], concurrency: int) -> Play:
+    """Return what plays chunks of these tasks in this process. An arm's experience is made with its first chunk."""
+    by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
 
-    def count(event: str) -> None:
-        events[event] += 1
+    async def play(chunk: Chunk) -> ChunkResult:
+        if chunk.arm not in experiences:
+            experiences[chunk.arm] = experience_of(chunk.arm)
+        experience, events = experiences[chunk.arm], Counter[str]()
+        experience.on_event = lambda event: events.update([event])
+        work = Work(experience, [by_id[task_id] for task_id in chunk.task_ids])
+        await work_through(
+            ledger, [work], concurrency, lambda attempts, _: events.update(attempt.outcome for attempt in attempts)
+        )
+        unfinished = frozenset(experience.unfinished)
+        experience.unfinished.clear()
+        return ChunkResult(len(work.tasks) - len(unfinished), events, unfinished)
 
-    experience.on_event = count
-    await work_through(
-        ledger, [work], concurrency, lambda attempts, _: events.update(attempt.outcome for attempt in attempts)
-    )
-    unfinished = frozenset(experience.unfinished)
-    experience.unfinished.clear()
-    return ChunkResult(len(work.tasks) - len(unfinished), events, unfinished)
+    return play

@@ -1,6 +1,5 @@
 """Metrics of a finished training stage, in metrics.json beside its adapter, for train and for eval."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -9,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retroformer.config.experiment import Experiment
-from retroformer.errors import ConfigError, DamagedFile, MissingInput, first_line
-from retroformer.files.bounded import MIB, read_text
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
+from retroformer.files.bounded import MIB, read_bytes
 
 METRICS = "metrics.json"
 _LONGEST_BYTES = 256 * MIB
@@ -116,7 +115,7 @@ def read_metrics(folder: Path) -> StageMetrics:
     """Read the metrics of the stage whose adapter is in `folder`. Raises MissingInput, DamagedFile."""
     path = folder / METRICS
     try:
-        return StageMetrics.model_validate(json.loads(read_text(path, _LONGEST_BYTES)))
+        return StageMetrics.model_validate_json(read_bytes(path, _LONGEST_BYTES))
     except MissingInput:
         raise  # It is too large, or no regular file.
     except FileNotFoundError:
@@ -125,8 +124,6 @@ def read_metrics(folder: Path) -> StageMetrics:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"])) or "the whole file"
         raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {replacement_hint(folder)}") from None
-    except ValueError as error:
-        raise DamagedFile(f"{path} is damaged ({first_line(error)}): {replacement_hint(folder)}") from None
 
 
 def require_same_base(folder: Path, base_sha256: str) -> None:
