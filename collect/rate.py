@@ -36,8 +36,7 @@ async def rate_reflections(config: Config) -> str:
         arm, tasks = collect_arm(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
         with tally("collect", len(tasks)) as counts:
-            play = _play_here if experiment.loop.backend == LOCAL else _play_elsewhere
-            unfinished = await play(config, ledger, tasks, counts)
+            unfinished = await _play(config, ledger, tasks, counts)
         if store.played_tasks(arm).isdisjoint(task.id for task in tasks):
             raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {store.last_cause(arm)}")
         held = summary(store, arm, tasks, experiment)
@@ -49,21 +48,17 @@ async def rate_reflections(config: Config) -> str:
         return held
 
 
-async def _play_here(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
-    """Play in this process; return the ids of unfinished tasks."""
-    experiment = config.experiment
+async def _play(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
+    """Play in this process, or with the workers of a backend; return the ids of unfinished tasks."""
+    experiment, backend = config.experiment, config.experiment.loop.backend
+    if backend != LOCAL:
+        require_addresses(experiment, f"loop.backend={backend}")
+        arm = collect_arm(experiment.round)
+        return (await play_elsewhere(backend, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
     async with _experience(config, ledger) as experience:
         experience.on_event = counts.count
         await work_through(ledger, [Work(experience, tasks)], experiment.loop.concurrency, counts.done)
         return experience.unfinished
-
-
-async def _play_elsewhere(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
-    """Play with the workers of a backend; return the ids of unfinished tasks."""
-    experiment, name = config.experiment, config.experiment.loop.backend
-    require_addresses(experiment, f"loop.backend={name}")
-    arm = collect_arm(experiment.round)
-    return (await play_elsewhere(name, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
 
 
 @asynccontextmanager

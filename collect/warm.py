@@ -1,6 +1,5 @@
 """Advice written by rule about failed training tasks: a declared warm start for reflectors too small to do without."""
 
-import asyncio
 from contextlib import closing
 from dataclasses import replace
 
@@ -8,13 +7,14 @@ from retroformer.agents.actors import scripted_actor
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
-from retroformer.config.parts import gather_all, parts, reflection_renderer
+from retroformer.config.parts import parts, reflection_renderer
 from retroformer.config.sections.base import ActorSection, EvaluatorSection
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Key, Memory, Outcome, Reflection, Task
+from retroformer.method.rollout import finish_all
 from retroformer.run.arm_names import WRITTEN
 from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
@@ -58,8 +58,8 @@ async def write_advice(config: Config) -> str:
                 # Tasks are taken in waves, until `held`, which grows, has enough pieces.
                 for start in range(0, len(tasks), wave):
                     if len(held) < wanted:
-                        work = [_advise(experience, task, experiment, held) for task in tasks[start : start + wave]]
-                        await gather_all([asyncio.create_task(advising) for advising in work])
+                        some = tasks[start : start + wave]
+                        await finish_all(_advise(experience, task, experiment, held) for task in some)
         if len(held) < wanted:
             invalid = store.arm_counts()[WRITTEN].invalid
             last = f" The last of {invalid} invalid attempts: {store.last_cause(WRITTEN)}" if invalid else ""

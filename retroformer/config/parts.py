@@ -251,14 +251,6 @@ def check_prompts(experiment: Experiment) -> None:
     check_examples(experiment.environment, experiment.seed, examples)
 
 
-async def gather_all(work: Sequence["asyncio.Task[None]"]) -> None:
-    """Wait for all tasks, then raise the first error, so that units in flight are stored before a stage stops."""
-    done = await asyncio.gather(*work, return_exceptions=True)
-    for result in done:
-        if isinstance(result, BaseException):
-            raise result
-
-
 def reflection_renderer(experiment: Experiment) -> Render:
     """Return the function that renders a failure as the reflector's prompt. Raises ConfigError, MissingInput."""
     render = _renderer(experiment)

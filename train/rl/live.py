@@ -21,11 +21,12 @@ from torch import Tensor
 from retroformer.agents.actors import actor_kind
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
-from retroformer.config.parts import check_prompts, gather_all
+from retroformer.config.parts import check_prompts
 from retroformer.endpoint.secrets.redaction import redact_data
 from retroformer.errors import InfrastructureFailure
 from retroformer.files.text import storable
 from retroformer.method.records import Author, Key, Outcome, Reflection, Sampling
+from retroformer.method.rollout import finish_all
 from retroformer.run.arm_names import LIVE
 from retroformer.run.attempts import Experience
 from retroformer.run.given_advice import conditions_of_retries, start_retry_player
@@ -136,7 +137,7 @@ class LiveReturns:
             after = math.nan if failed else fmean(attempt.episode_return for attempt in attempts)
             gains[keys[0]] = after - before.episode_return
 
-        await gather_all([asyncio.create_task(play(*retry)) for retry in distinct])
+        await finish_all(play(*retry) for retry in distinct)
         return gains
 
     def _keys(self, failure: Failure, text: str, update: int) -> list[Key]:

@@ -1,6 +1,5 @@
 """The search: GEPA proposes documents, and the actor's retries of stored failures rate them."""
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -14,11 +13,12 @@ from gepa.core.result import GEPAResult
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
-from retroformer.config.parts import check_prompts, gather_all, reflection_renderer
+from retroformer.config.parts import check_prompts, reflection_renderer
 from retroformer.errors import EndpointFailure, InfrastructureFailure, MissingInput, usage_of
 from retroformer.files.durable import write_text
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.records import Author, Key, Memory, Message, Outcome, Reflection, Trajectory
+from retroformer.method.rollout import finish_all
 from retroformer.run.arm_names import DOCUMENT, collect_arm
 from retroformer.run.given_advice import RetryPlayer, conditions_of_retries, start_retry_player
 from retroformer.run.store import Store, open_whole_store
@@ -182,7 +182,7 @@ class _Adapter:
             attempt = await self._play.experience.trajectory(task, memory, self._key(task.id, document))
             retries[number] = Retry(failure, attempt, self._render(attempt, memory)[-1].content)
 
-        await gather_all([asyncio.create_task(play(*item)) for item in enumerate(failures)])
+        await finish_all(play(*item) for item in enumerate(failures))
         if lost := [retry for retry in retries.values() if retry.attempt.outcome is Outcome.INVALID]:
             raise InfrastructureFailure(
                 f"{len(lost)} of {len(failures)} retries could not be played: run the same command again to go on. "

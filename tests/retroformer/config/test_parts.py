@@ -8,10 +8,11 @@ import pytest
 from retroformer.agents.actors import ReactActor
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_config
-from retroformer.config.parts import Connections, check_prompts, chosen_tasks, gather_all, make_actor, parts
+from retroformer.config.parts import Connections, check_prompts, chosen_tasks, make_actor, parts
 from retroformer.config.sections.base import Endpoint as EndpointSection
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.method.rollout import finish_all
 from tests.support.endpoint import Endpoint
 from tests.support.runs import open_config, write_config
 
@@ -96,7 +97,7 @@ def test_work_in_flight_is_finished_before_an_error_stops_a_stage() -> None:
         finished.append(True)
 
     async def both() -> None:
-        await gather_all([asyncio.create_task(fails()), asyncio.create_task(works())])
+        await finish_all([fails(), works()])
 
     with pytest.raises(MissingInput):
         asyncio.run(both())
