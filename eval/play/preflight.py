@@ -4,8 +4,8 @@ Everything that can be refused is refused before anything is started.
 
 Tasks that were used for training are refused: in this run, in runs whose attempts an arm uses, or of any adapter that
 the evaluation serves. The training stages record their tasks in metrics.json beside each adapter, with those of the
-adapters they start from, so an adapter of another run is checked without that run's store. A reflector or actor behind
-an address of its own has no folder, and passes.
+adapters they start from, so an adapter of another run is checked without that run's store. A server elsewhere proves
+that it has the adapter of a folder here, so its reflectors are checked as well; an actor elsewhere passes.
 """
 
 import logging
@@ -23,7 +23,7 @@ from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import LONGEST_NAME, Task, Trajectory
-from retroformer.run.adapters import REFLECTOR, has_adapter, model_folder, reward_folder, served_folder
+from retroformer.run.adapters import REFLECTOR, has_adapter, is_trained, model_folder, reward_folder, served_folder
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
@@ -180,10 +180,11 @@ def refuse_adapter_trained_on(experiment: Experiment, name: str, folder: Path, t
 
 
 def _refuse_untrained(experiment: Experiment) -> None:
-    """Refuse an arm or actor whose adapter has not been trained. Raises MissingInput."""
+    """Refuse an arm or actor of the experiment's own server whose adapter has not been trained. Raises MissingInput."""
+    elsewhere = experiment.eval.reflector_models if experiment.reflector.endpoint.base_url else ()
     for model, folder in _served_folders(experiment):
         plain = adapter_name(model) in ("base", REFLECTOR) and folder.name != "reward"
-        if not plain and not has_adapter(folder):
+        if not (plain or model in elsewhere or has_adapter(folder)):
             raise MissingInput(
                 f"The adapter {model!r} is to be evaluated, and there is none in {folder}: train it with `retroformer "
                 f"train {folder.name.partition('-')[0]} EXPERIMENT.yaml`, or leave out what uses it."
@@ -191,13 +192,14 @@ def _refuse_untrained(experiment: Experiment) -> None:
 
 
 def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
-    """Yield name and folder of each adapter that the experiment's own server serves for this evaluation."""
-    models = experiment.eval.reflector_models if experiment.reflector.endpoint.base_url is None else []
-    for model in models:
+    """Yield name and folder of each adapter that is served for this evaluation; at a server elsewhere by its name."""
+    own_server = experiment.reflector.endpoint.base_url is None
+    for model in experiment.eval.reflector_models:
         name = adapter_name(model)
-        yield model, served_folder(experiment, name)
-        if best_of(model):
-            yield model, reward_folder(experiment, name)
+        if own_server or is_trained(experiment, name):
+            yield model, served_folder(experiment, name)
+            if best_of(model):
+                yield model, reward_folder(experiment, name)
     if actor_kind(experiment).asks_model and experiment.actor.endpoint.base_url is None:
         for model in (experiment.actor.endpoint.model, *experiment.eval.actor_models):
             yield model, model_folder(experiment, adapter_name(model))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.errors import ConfigError
+from retroformer.files.bounded import MIB, read_text
 from retroformer.run.provenance import ADAPTER_FILES
 
 _CONFIG, _WEIGHTS = ADAPTER_FILES
@@ -26,7 +27,7 @@ def lora_config(folder: Path) -> Any:
     """Read peft's config of the adapter in `folder`. Raises OSError, or ValueError if it is no plain LoRA."""
     from peft import LoraConfig
 
-    content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    content = json.loads(read_text(folder / _CONFIG, MIB))
     if not isinstance(content, dict) or content.get("peft_type") != "LORA":
         raise ValueError("its configuration cannot be read: no LoRA configuration")
     for name, kind in (("r", int), ("lora_alpha", int | float), ("target_modules", list | str)):

@@ -99,6 +99,10 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
+def put_pipe(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink() or os.mkfifo(folder / name)
+
+
 def put_number(value: float, path: Path) -> str:
     """Write a number into a tensor of a file, and return the tensor's name."""
     weights = load_file(path)
@@ -115,6 +119,7 @@ def put_number(value: float, path: Path) -> str:
         (WEIGHTS, fill(WEIGHTS, b"garbage")),
         (WEIGHTS, fill(WEIGHTS, b"")),
         (CONFIG, remove(CONFIG)),
+        (CONFIG, put_pipe(CONFIG)),
         (CONFIG, fill(CONFIG, b"\xff\x00")),
         (CONFIG, fill(CONFIG, b"{}")),
         ("metrics.json", halve("metrics.json")),

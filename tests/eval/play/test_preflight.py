@@ -14,13 +14,11 @@ import yaml
 from eval.play.preflight import (
     check_arms,
     refuse_adapters_trained_on,
-    refuse_tasks_of_runs,
     refuse_trained_tasks,
-    warn_of_equal_openings,
 )
 from eval.report.report import compare_arms
 from retroformer.config.file import load
-from retroformer.environments.registry import taskset
+from retroformer.config.parts import held_out_tasks
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.promotions import History, roll_back
@@ -130,13 +128,13 @@ def test_a_training_task_that_was_solved_at_once_is_refused_like_one_with_advice
 
 
 def test_a_task_on_whose_failures_the_document_of_an_arm_was_optimised_is_refused(config: Path) -> None:
-    played, other = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
+    guide = "eval.arms={guide: {kind: document, file: runs/other/gepa/document.md}}"
+    opened = open_config(config, "environment.source=generated", "eval.split=held_out", "eval.tasks=2", guide)
+    played = held_out_tasks(opened.experiment)[1]
     with closing(open_store(load(config, ["run=other"]))) as store:
         add_trajectory(store, Key(arm="collect", task_id=played.id), attempt_at(played))
-    experiment = load(config, ["eval.arms={guide: {kind: document, file: runs/other/gepa/document.md}}"])
-    refuse_tasks_of_runs(experiment, [other])
-    with pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'game-00'"):
-        refuse_tasks_of_runs(experiment, [played, other])
+    with pytest.raises(ConfigError, match=f"1 of 2 evaluation tasks were used for training, such as '{played.id}'"):
+        compare(opened)
 
 
 def test_equal_ids_of_another_environment_or_seed_are_other_tasks(config: Path) -> None:
@@ -149,18 +147,19 @@ def test_equal_ids_of_another_environment_or_seed_are_other_tasks(config: Path) 
     assert refused(config, HELD_OUT, generated, "seed=1") != ""
 
 
-def test_adapters_without_a_record_and_addresses_of_other_servers_pass(config: Path) -> None:
+def test_adapters_without_a_record_and_other_models_of_a_server_elsewhere_pass(config: Path) -> None:
     trained("runs/other/ppo", HELD_OUT)
     (Path("runs/other/ppo") / "metrics.json").write_text('{"stage": "ppo"}')
     assert refused(config, HELD_OUT) == ""
     trained("runs/other/ppo", HELD_OUT)
-    assert refused(config, HELD_OUT, "reflector.endpoint.base_url=http://127.0.0.1:1/v1") == ""
+    elsewhere = "reflector.endpoint.base_url=http://127.0.0.1:1/v1"
+    assert refused(config, HELD_OUT, elsewhere, "eval.arms.trained.model=big") == ""
+    assert "20 of 20 evaluation tasks were used to train 'ppo-1'" in refused(config, HELD_OUT, elsewhere)
 
 
 def test_nothing_is_played_if_an_adapter_was_trained_on_a_held_out_task(config: Path) -> None:
     opened = open_config(config, "environment.source=generated", "eval.split=held_out", "eval.tasks=5")
-    section = opened.experiment.environment.model_copy(update={"split": "held_out"})
-    first = taskset(section, opened.experiment.seed).tasks()[0].id
+    first = held_out_tasks(opened.experiment)[0].id
     trained("runs/other/sft", [first], seed=opened.experiment.seed)
     with pytest.raises(ConfigError, match="1 of 5 evaluation tasks were used to train 'sft-1'"):
         asyncio.run(compare_arms(opened))
@@ -301,18 +300,25 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
         own = model.model_copy(update={"adapter_sha256": folder_sha256(Path("runs/toy/sft"))})
         server.provenance = Provenance(models={"sft": own}, dtype="float32", versions={}).model_dump_json()
         report = compare(config)
+        (Path("runs/toy/sft") / "metrics.json").unlink()
+        without_record = compare(config)
     assert "| sft | " in report
     assert "yes: hash and pinned name match the folder of this run" in report
+    assert "| 0 tasks, none of these |" in report
+    assert "| not recorded |" in without_record
 
 
 def test_evaluation_tasks_that_begin_as_training_tasks_of_other_ids_are_named(
-    config: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old, new = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
-    with closing(open_store(load(config))) as store:
-        for arm, task, opening in (("collect", old, "A  Room."), ("eval/trial 0", new, "a room.")):
-            add_trajectory(
-                store, Key(arm=arm, task_id=task.id), attempt_at(task).model_copy(update={"opening": opening})
-            )
-        warn_of_equal_openings(store, [new], "eval/trial 0")
-    assert "1 of 1 evaluation tasks begin as training tasks do, such as 'game-01' as 'game-00'" in caplog.text
+    monkeypatch.chdir(tmp_path)
+    config = config_with(tmp_path, NOWHERE, {"alone": {"kind": "none"}}, "eval.tasks=2")
+    compare(config)
+    assert "begin as training tasks" not in caplog.text
+    key, played = list(facts(config, "eval/trial 0").trajectories.items())[1]
+    old = Task(id="another id", environment="alfworld", split="train")
+    same = attempt_at(old).model_copy(update={"opening": f" {played.opening.upper()}"})
+    with closing(open_store(config.experiment)) as store:
+        add_trajectory(store, Key(arm="collect", task_id=old.id), same)
+    compare(config)
+    assert f"1 of 2 evaluation tasks begin as training tasks do, such as {key.task_id!r} as 'another id'" in caplog.text

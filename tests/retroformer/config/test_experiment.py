@@ -33,6 +33,7 @@ def test_the_smallest_config_gets_the_papers_defaults(tmp_path: Path) -> None:
     assert (experiment.loop.trials, experiment.collect.candidates, experiment.reflector.temperature) == (3, 2, 0.9)
     assert (experiment.actor.temperature, experiment.environment.max_steps) == (0.0, 50)
     assert experiment.train.quantization == "nf4"
+    assert [arm.kind for arm in experiment.eval.arms.values()] == ["none", "model", "model", "placebo"]
     assert experiment.folder == Path("runs/toy")
     assert experiment.store_url == "sqlite:///runs/toy/experience.db"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import shutil
 import socket
@@ -15,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from retroformer.config.sections.base import Endpoint as EndpointSection
+from retroformer.endpoint.http_client import fetch
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.method.records import Message, Usage
@@ -367,3 +369,19 @@ def test_a_certificate_that_nobody_signed_is_the_reason_that_the_sentence_gives(
         url = server.url.replace("http://127.0.0.1", "https://localhost")
         with pytest.raises(EndpointFailure, match="certificate verify failed: self-signed certificate"):
             ask(EndpointSection(model="big"), url=url)
+
+
+@pytest.mark.parametrize("status", ["302 Found", "307 Temporary Redirect", "308 Permanent Redirect"])
+def test_a_redirect_to_another_host_gets_no_key(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-of-this-host-alone")
+    answer = http("200 OK", b'{"choices": [{"message": {"content": "Good day."}}]}')
+    with RawServer(lambda _, write: write(answer)) as other:
+        there = http(status, b"", f"location: {other.url}/chat/completions")
+        with RawServer(lambda _, write: write(there)) as server:
+            section = EndpointSection(base_url=server.url, api_key_env="SOME_KEY", timeout_seconds=5.0)
+            with contextlib.suppress(EndpointFailure):
+                ask(section)
+            asyncio.run(fetch("GET", server.url, 5.0, headers={"Authorization": "Bearer sk-of-this-host-alone"}))
+    assert "sk-of-this-host-alone" in str(server.requests)
+    assert other.requests
+    assert "sk-of-this-host-alone" not in str(other.requests)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from jinja2 import Template
+from jinja2.exceptions import SecurityError
 
 from retroformer.errors import ConfigError
-from retroformer.models.prompt_template import chat_template, prompt_template, render
+from retroformer.models.embedded import base_model_folder
+from retroformer.models.loading import load_tokenizer
+from retroformer.models.prompt_template import chat_template, prompt_template, prompt_text, render
 from retroformer.run.provenance import chat_template_sha256
 
 TURNS = [{"role": "system", "content": "You advise."}, {"role": "user", "content": "I failed."}]
@@ -129,3 +132,12 @@ def test_a_llama_without_a_template_gets_vicunas(tmp_path: Path) -> None:
     template = Template(chat_template(tmp_path))
     text = template.render(messages=turns, bos_token="<s>", eos_token="</s>", add_generation_prompt=True)
     assert text == "<s>You advise. USER: I failed. ASSISTANT: Look again.</s>USER: And now? ASSISTANT:"
+
+
+@pytest.mark.parametrize("reach", ["cycler.__init__.__globals__['os']", "messages.append.__self__.__class__.__mro__"])
+def test_no_template_reaches_python(reach: str, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(base_model_folder("embedded"))
+    tokenizer.chat_template = "{{ " + reach + " }}"
+    for write in (lambda: render(tokenizer.chat_template, TURNS), lambda: prompt_text(tokenizer, TURNS)):
+        with pytest.raises(SecurityError):
+            write()
