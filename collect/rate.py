@@ -25,9 +25,8 @@ from .tasks import refuse_repeated, tasks_of_round
 async def rate_reflections(config: Config) -> str:
     """Collect what the store lacks; return a summary of what it holds.
 
-    Raises:
-        RetroformerError: the config or its data are invalid, the budget is spent, or the infrastructure left tasks
-            unfinished; everything collected so far is stored.
+    Raises RetroformerError: the config or its data are invalid, the budget is spent, or the infrastructure left tasks
+    unfinished; everything collected so far is stored.
     """
     experiment = config.experiment
     check_prompts(experiment)

@@ -67,8 +67,7 @@ def evidence_of(
 def look(experiment: Experiment) -> str:
     """Look at the live outcomes once, roll back if they show the adapter to be worse, and return what was found.
 
-    Raises:
-        RetroformerError: the store or a promotion cannot be read, or another command has changed the reflector.
+    Raises RetroformerError: the store or a promotion cannot be read, or another command has changed the reflector.
     """
     history = History(experiment.folder)
     records = history.records()

@@ -141,9 +141,8 @@ class Decision(NamedTuple):
 async def decide(plan: PromotionTest) -> Decision:
     """Play until the test decides or the tasks end; record a promotion if the candidate is better.
 
-    Raises:
-        RetroformerError: the infrastructure failed, the budget is spent, or another command has changed the reflector.
-            Everything played so far is stored.
+    Raises RetroformerError: the infrastructure failed, the budget is spent, or another command has changed the
+    reflector. Everything played so far is stored.
     """
     experiment = plan.config.experiment
     with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
@@ -185,10 +184,8 @@ def tasks_to_retry(store: Store, tasks: Sequence[Task], openings: dict[str, str]
 def differences_of(store: Store, failed: Sequence[Task], candidate: str, baseline: str) -> list[float]:
     """Return for each of these tasks the return of the candidate's retry minus that of the baseline's.
 
-    A return counts as at least 0 and at most 1.
-
-    Raises:
-        InfrastructureFailure: a retry is missing. It is not left out, since bad advice may be the reason.
+    A return counts as at least 0 and at most 1. Raises InfrastructureFailure: a retry is missing. It is not left out,
+    since bad advice may be the reason.
     """
     ids = [task.id for task in failed]
     candidates, baselines = (
@@ -207,8 +204,7 @@ def differences_of(store: Store, failed: Sequence[Task], candidate: str, baselin
 async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple[SequentialTest, list[float]]:
     """Play a few tasks at a time; return the test, and the differences of all pairs played.
 
-    Raises:
-        ConfigError: an arm holds facts of other conditions.
+    Raises ConfigError: an arm holds facts of other conditions.
     """
     experiment, store, concurrency = plan.config.experiment, ledger.store, plan.config.experiment.loop.concurrency
     budget = Budget(experiment.gate, lambda: store.usage_of_arms(is_gate_arm), "gate")

@@ -56,10 +56,8 @@ def log_wealth(differences_T: Floats) -> Floats:
 def sequential_test(differences: Sequence[float], level: float) -> SequentialTest:
     """Test the differences in their order, and stop at the first that shows the mean to be above or below 0.
 
-    Each of the two wrong conclusions has at most the probability `level`.
-
-    Raises:
-        ValueError: a difference is not between -1 and 1.
+    Each of the two wrong conclusions has at most the probability `level`. Raises ValueError: a difference is not
+    between -1 and 1.
     """
     values_T = np.asarray(differences, dtype=np.float64)
     if not np.all(np.abs(values_T) <= 1):

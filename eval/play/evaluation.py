@@ -27,7 +27,7 @@ from retroformer.environments.registry import taskset
 from retroformer.files.text import canonical_json, differences, sha256_of
 from retroformer.method.protocols import Agent, Reflector
 from retroformer.method.records import Task
-from retroformer.run.arm_names import first_trial, first_trial_with, is_for_training, is_gate_arm, own_first_trial
+from retroformer.run.arm_names import first_trial, is_for_training, is_gate_arm, own_first_trial
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.backends import LOCAL, Play, play_elsewhere, player
 from retroformer.run.ledger import Ledger
@@ -163,9 +163,7 @@ class Evaluation:
 
         Arms share a trial 0 exactly if it is played under the same conditions: the same prompts, and no advice.
         """
-        if arm.advises_first:
-            return own_first_trial(stored)
-        return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
+        return own_first_trial(stored) if arm.advises_first else first_trial(self.name, arm.prompts)
 
     def played_arm(
         self, stored: str, arm: Arm, first_trial: str, names: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -256,9 +254,8 @@ async def open_evaluations(
 async def open_player(config: Config, name: str, repeat: int) -> AsyncIterator[Play]:
     """Start what a worker needs, and yield what plays chunks of an arm's tasks.
 
-    Raises:
-        RetroformerError: the store, an endpoint or the environment is not available, or an arm holds facts of other
-            conditions.
+    Raises RetroformerError: the store, an endpoint or the environment is not available, or an arm holds facts of other
+    conditions.
     """
     experiment = config.experiment
     tasks = held_out_tasks(experiment)

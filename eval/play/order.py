@@ -30,8 +30,7 @@ from .preflight import warn_of_equal_openings
 async def play_arms(evaluation: Evaluation) -> None:
     """Play each trial 0 once, then the arms side by side, then those that learn, and last the placebos.
 
-    Raises:
-        RetroformerError: the first error of a task, or a source of placebos is unfinished.
+    Raises RetroformerError: the first error of a task, or a source of placebos is unfinished.
     """
     arms = evaluation.experiment.eval.arms
     stored = evaluation.stored_names
@@ -79,10 +78,7 @@ async def play_and_learn(
     """Play the tasks chunk by chunk, the arms side by side, each with a reflector that has learned nothing yet.
 
     If the infrastructure leaves a task unfinished, the arm's later chunks are left for the next run, too: their choices
-    depend on it.
-
-    Raises:
-        RetroformerError: the first error of a task.
+    depend on it. Raises RetroformerError: the first error of a task.
     """
     title = ", ".join(experience.arm.removeprefix("eval/") for experience, _ in learners)
     with tally(title, len(learners) * len(tasks)) as counts:

@@ -24,7 +24,7 @@ from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import LONGEST_NAME, Task, Trajectory
 from retroformer.run.adapters import REFLECTOR, has_adapter, is_trained, model_folder, reward_folder, served_folder
-from retroformer.run.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, is_rated, own_first_trial
+from retroformer.run.arm_names import FIRST_TRIAL, first_trial, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
 from retroformer.run.store import Store, open_whole_store
@@ -65,8 +65,7 @@ def check_arms(experiment: Experiment) -> None:
         _check_actor_of(experiment, arm, here)
     _check_comparisons(experiment)
     stored = experiment.eval.stored_names
-    sharing = [arm.prompts for arm in arms.values() if arm.prompts and not arm.advises_first]
-    first_trials = {FIRST_TRIAL, *map(first_trial_with, sharing)}
+    first_trials = {FIRST_TRIAL, *(first_trial(prompts=arm.prompts) for arm in arms.values() if not arm.advises_first)}
     own = [own_first_trial(name) for title, arm in arms.items() if arm.advises_first for name in stored[title]]
     name, count = Counter([*first_trials, *own, *chain.from_iterable(stored.values())]).most_common(1)[0]
     if long := [name for name in chain.from_iterable(stored.values()) if len(name.encode()) > LONGEST_NAME]:
@@ -246,10 +245,7 @@ def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
 def training_attempts(experiment: Experiment, runs: Sequence[str]) -> Iterator[Trajectory]:
     """Yield the collected attempts of these runs; never those of an evaluation.
 
-    Stories with a mark of `train.leave_out` are left out.
-
-    Raises:
-        MissingInput: a run has none.
+    Stories with a mark of `train.leave_out` are left out. Raises MissingInput: a run has none.
     """
     for run in runs:
         source = experiment.model_copy(update={"run": run})

@@ -71,10 +71,8 @@ async def verify_models(
 def verify_actor(experiment: Experiment, components: Parts) -> None:
     """Compare the adapters of the actor, and of those that act in the retries of an arm, with their folders.
 
-    This is possible only if the experiment's own server serves the actor.
-
-    Raises:
-        ProvenanceError: a served adapter is not the one in the folder.
+    This is possible only if the experiment's own server serves the actor. Raises ProvenanceError: a served adapter is
+    not the one in the folder.
     """
     endpoint = experiment.actor.endpoint
     if actor_kind(experiment).asks_model and endpoint.base_url is None:

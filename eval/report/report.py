@@ -72,11 +72,9 @@ Results = Mapping[str, Sequence[ArmResult]]
 async def compare_arms(*configs: Config) -> str:
     """Play what the store lacks and write the reports; return a line with the path of the one about all.
 
-    `configs` are one config, or the domains of one.
-
-    Raises:
-        RetroformerError: a server serves another model than the trained one, tasks overlap with training, or some
-            tasks are unfinished (the report is still written if at least one was played).
+    `configs` are one config, or the domains of one. Raises RetroformerError: a server serves another model than the
+    trained one, tasks overlap with training, or some tasks are unfinished (the report is still written if at least one
+    was played).
     """
     held_out = [_on_held_out_split(config) for config in configs]
     # Everything that can be refused is refused before the first domain plays.

@@ -157,8 +157,7 @@ def _follow(index: Index, stopped: threading.Event) -> None:
 class SiteServer:
     """Server of a site on a port of the loopback interface; port 0 takes a free one.
 
-    Raises:
-        ServiceError: the port cannot be used.
+    Raises ServiceError: the port cannot be used.
     """
 
     def __init__(self, site: Site, port: int) -> None:

@@ -145,10 +145,8 @@ def replace_attention(
     """Let `model` compute attention by our function of this name, once it gives what transformers' own gives.
 
     On a prompt of at most `PROBE_TOKENS` tokens, the hidden states after each layer and the logits are compared.
-    `options` returns those of the pass with our function.
-
-    Raises:
-        ConfigError: they differ, or the layers do not call the function as the server needs.
+    `options` returns those of the pass with our function. Raises ConfigError: they differ, or the layers do not call
+    the function as the server needs.
     """
     reason, config = "", model.config.get_text_config()
     window = getattr(config, "sliding_window", None) or PROBE_TOKENS

@@ -43,20 +43,15 @@ def eval_arm(arm: str, model: str = "") -> str:
     return f"eval/{arm}/{model}" if model else f"eval/{arm}"
 
 
-def first_trial(actor: str = "") -> str:
-    """Return the name in the store of the trial 0 that all arms of an actor share."""
-    return eval_arm(actor, "trial 0") if actor else FIRST_TRIAL
+def first_trial(actor: str = "", prompts: str | None = None) -> str:
+    """Return the name in the store of the trial 0 that all arms of an actor share, or all those with these prompts."""
+    owner = [*([actor] if actor else []), *([f"prompts {prompts}"] if prompts is not None else [])]
+    return own_first_trial("/".join(("eval", *owner)))
 
 
 def own_first_trial(arm: str) -> str:
     """Return the name in the store of the trial 0 of an arm that has its own."""
     return f"{arm}/trial 0"
-
-
-def first_trial_with(prompts: str, actor: str = "") -> str:
-    """Return the name in the store of the trial 0 that all arms of an actor with these prompts share."""
-    owner = f"prompts {prompts}"
-    return own_first_trial(eval_arm(actor, owner) if actor else eval_arm(owner))
 
 
 def collect_arm(number: int) -> str:

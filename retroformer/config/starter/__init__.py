@@ -11,8 +11,7 @@ FILES = ("agent.py", "tasks.jsonl", "agent.yaml")
 def write_starter(folder: Path) -> str:
     """Write the files to a folder, which is created if necessary, and return what to do with them.
 
-    Raises:
-        ConfigError: a file of that name is already there; nothing is written.
+    Raises ConfigError: a file of that name is already there; nothing is written.
     """
     if there := [name for name in FILES if (folder / name).exists()]:
         raise ConfigError(f"{folder / there[0]} already exists: name another folder.")
