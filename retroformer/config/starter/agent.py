@@ -1,21 +1,9 @@
 """A toy agent that opens boxes. Put your own agent in its place."""
 
 WORDS = (
-    *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "junco", "kettle", "larch"),
-    *(
-        "maple",
-        "nectar",
-        "otter",
-        "pebble",
-        "quartz",
-        "raven",
-        "saddle",
-        "timber",
-        "umber",
-        "violet",
-        "willow",
-        "zephyr",
-    ),
+    *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron"),
+    *("inlet", "junco", "kettle", "larch", "maple", "nectar", "otter", "pebble"),
+    *("quartz", "raven", "saddle", "timber", "umber", "violet", "willow", "zephyr"),
 )
 
 
