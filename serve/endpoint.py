@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import socket
 import threading
 from http import HTTPStatus
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 from retroformer.config.experiment import Experiment, Serve
 from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
-from retroformer.endpoint.request_guard import is_loopback
+from retroformer.endpoint.request_guard import is_loopback, listen
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import REFLECTOR
 from retroformer.run.promotions import History
@@ -79,7 +78,7 @@ def run(
         settings = settings.model_copy(update={"controller": controller.url, "loopback": True})
         services = _fastchat(config, settings, controller, front, logs)
         host, port = LOOPBACK, 0
-    with listen(host, port) as listening:
+    with listen(port, host, "serve.port") as listening:
         worker = ListenAddress(host, listening.getsockname()[1], key)
         settings = settings.model_copy(update={"address": worker.url})
         services.append(
@@ -147,25 +146,9 @@ def _fastchat(
 
 
 def _free_port(host: str, port: int) -> int:
-    with listen(host, port) as listening:
+    with listen(port, host, "serve.port") as listening:
         number: int = listening.getsockname()[1]
         return number
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free port.
-
-    Raises ServiceError if the port is in use, or the host is not an address of this machine.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise ServiceError(
-            f"Cannot listen on port {port} of {host}: {reason}; stop the process that uses it, or take another with "
-            "serve.port=PORT (0 for any free one)."
-        ) from None
 
 
 def check_host(config: Serve) -> None:

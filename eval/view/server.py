@@ -19,8 +19,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from retroformer.coach.stories.runs import OpenRun
-from retroformer.endpoint.request_guard import FORM, Headers, Refusal
-from retroformer.endpoint.server import Guard, listen, server_of
+from retroformer.endpoint.request_guard import FORM, Headers, Refusal, listen
+from retroformer.endpoint.server import Guard, server_of
 from retroformer.errors import RetroformerError, StoreError
 
 from .index import Index

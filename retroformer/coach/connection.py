@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 
 from retroformer.agents.reflector import ModelReflector
@@ -19,9 +18,6 @@ from retroformer.method.prompts import load_pack, reflection_prompt
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
-
-_IN_CALL: "ContextVar[Connection | None]" = ContextVar("_IN_CALL", default=None)
-"""Connection of the call that this code is part of, such as an agent's attempt."""
 
 
 class Settings(Section):
@@ -58,8 +54,9 @@ class Connection:
         """Open the store. Raises StoreError, ConfigError, MissingInput."""
         # First of all: an error message of the agent may contain the key.
         read_key(settings.endpoint.api_key_env)
-        self._calls, self._idle = 0, threading.Condition()
-        self._process, self._closing = os.getpid(), False
+        self._users, self._lock = 1, threading.Lock()
+        """Number of calls in progress, and of the reflector until it closes."""
+        self._process = os.getpid()
         pack = load_pack(settings.prompts, "agent")
         self.store = Store(settings.store, settings.run)
         try:
@@ -83,35 +80,21 @@ class Connection:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Make a call, which `close` waits for."""
-        with self._idle:
-            self._calls += 1
-        before = _IN_CALL.set(self)
+        """Make a call, after which `close` takes effect."""
+        with self._lock:
+            self._users += 1
         try:
             yield
         finally:
-            _IN_CALL.reset(before)
             if not self.is_inherited:
-                self._leave()
+                self.close()
 
     def close(self) -> None:
-        """Close everything after the calls in progress. Inside a call this does not wait: the last call closes it."""
-        with self._idle:
-            if _IN_CALL.get() is self:
-                self._closing = True
+        """Close everything, now or after the last call in progress: a call may wait for who closes."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
                 return
-            self._idle.wait_for(lambda: self._calls == 0)
-        self._close()
-
-    def _leave(self) -> None:
-        with self._idle:
-            self._calls -= 1
-            self._idle.notify_all()
-            is_last = self._closing and self._calls == 0
-        if is_last:
-            self._close()
-
-    def _close(self) -> None:
         self.background.start(self._model.close()).result()
         self.background.close()
         self.ledger.close()

@@ -228,7 +228,7 @@ class Reflector(AbstractContextManager["Reflector"]):
             return gains_in(connection.store)
 
     def close(self) -> None:
-        """Close the store and the connections after the calls in progress; the next use opens them again."""
+        """Close the store and the connections once no call is in progress; the next use opens them again."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:

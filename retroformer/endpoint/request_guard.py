@@ -1,15 +1,21 @@
-"""What every HTTP server of this project refuses by the head of a request, whatever library it is served with.
+"""Where every HTTP server of this project listens, and what it refuses, whatever library it is served with.
 
 Any web page can send requests to a port of this machine through the browser of whoever opens it. They name another host
 (DNS rebinding), come from another origin, or have a content type for which browsers ask no permission.
 """
 
 import ipaddress
+import os
 import re
+import socket
 from collections.abc import Collection, Sequence
+
+from retroformer.errors import ServiceError
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
+HEAD_SECONDS = 20.0
+"""Time for the head of a request, after which the client is disconnected."""
 BODY_SECONDS = 120.0
 """Time for the body of a request: enough for 4 MB at 300 kbit/s."""
 
@@ -27,6 +33,22 @@ class Refusal(Exception):
         # Of such a request the rest is not read, or cannot be distinguished from the next one.
         self.headers = {"Connection": "close"} if close or status in (408, 413) else {}
         """Headers of the response."""
+
+
+def listen(port: int, host: str = "127.0.0.1", option: str = "--port") -> socket.socket:
+    """Return a listening socket; port 0 takes a free one.
+
+    Raises ServiceError if the port is in use, or the host is not an address of this machine. It names the `option`.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ServiceError(
+            f"Port {port} of {host} cannot be used ({reason}): stop the process that uses it, or choose another with "
+            f"{option} (0 for any free one)."
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

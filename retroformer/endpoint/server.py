@@ -1,7 +1,6 @@
 """Serves ASGI applications: the guard that every request passes, and the connection with its limits."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from retroformer.endpoint.request_guard import (
     BODY_SECONDS,
     FORM,
+    HEAD_SECONDS,
     JSON,
     Headers,
     Refusal,
@@ -21,12 +21,9 @@ from retroformer.endpoint.request_guard import (
     check_sender,
     check_type,
 )
-from retroformer.errors import ServiceError
 
 CONNECTIONS = 2048
 """Open client connections: twice the queue of a model server, so that health checks are answered while it is full."""
-HEAD_SECONDS = 20.0
-"""Time for the head of a request, after which the client is disconnected."""
 SEND_SECONDS = 300.0
 """Time after which a client that does not read its response is disconnected."""
 BODY_BYTES = 4_000_000
@@ -116,16 +113,6 @@ class Guard:
             return waiting.pop() if waiting else await receive()
 
         return replayed
-
-
-def listen(port: int) -> socket.socket:
-    """Listen on a port of the loopback interface; port 0 takes a free one. Raises ServiceError."""
-    try:
-        return socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise ServiceError(
-            f"Port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another with --port."
-        ) from error
 
 
 def server_of(guard: Guard) -> uvicorn.Server:

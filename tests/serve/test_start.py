@@ -29,8 +29,8 @@ def test_a_port_in_use_is_reported_in_one_sentence_before_anything_starts(tmp_pa
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1
     assert errors.strip().splitlines() == [
-        f"Cannot listen on port {port} of 127.0.0.1: Address already in use; stop the process that uses it, "
-        "or take another with serve.port=PORT (0 for any free one)."
+        f"Port {port} of 127.0.0.1 cannot be used (Address already in use): stop the process that uses it, or choose "
+        "another with serve.port (0 for any free one)."
     ]
     assert output == ""
     assert list((tmp_path / "runs" / "tiny" / "logs").iterdir()) == []

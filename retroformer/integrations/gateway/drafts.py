@@ -6,9 +6,9 @@ Drafts that arrive while a transaction runs are written together in the next one
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import Any
 
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +32,20 @@ _DRAFTS = sa.Table(
 )
 
 
+@dataclass(frozen=True)
+class ScoreReceipt:
+    """What became of an attempt."""
+
+    task: str
+    """Id of the story in the store."""
+    trial: int
+    advice: str = ""
+    over: bool = False
+    """True if the next call begins a new story."""
+    error: str = ""
+    """Sentence that says why there is no advice; empty if none was due, or if it was written."""
+
+
 class Draft(BaseModel):
     """A task in work at the gateway: its story, and the attempt without a score."""
 
@@ -43,6 +57,8 @@ class Draft(BaseModel):
     usage: Usage = Usage()
     number: int = 0
     """Number of attempts before this one, invalid ones included."""
+    scored: tuple[float, ScoreReceipt] | None = None
+    """The last score and its receipt until the next call: a client that lost the answer gives the score again."""
     in_flight: int = Field(default=0, exclude=True)
     """Calls that are not recorded yet."""
     lock: asyncio.Lock = Field(default_factory=asyncio.Lock, exclude=True)
@@ -69,7 +85,7 @@ class Draft(BaseModel):
 
     def end(self) -> None:
         """Begin the next attempt."""
-        self.conversations, self.usage, self.number = [], Usage(), self.number + 1
+        self.conversations, self.usage, self.number, self.scored = [], Usage(), self.number + 1, None
 
 
 class Drafts:
@@ -81,20 +97,23 @@ class Drafts:
         self._database = Database(url)
         self._database.write(lambda connection: _TABLES.create_all(connection))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafts")
-        self._waiting = dict[tuple[str, str], str | None]()
-        """Drafts to write in the next transaction, by run and task, as they are stored; None to remove one."""
+        self._waiting = dict[tuple[str, str], str]()
+        """Drafts to write in the next transaction, by run and task, as they are stored."""
         self._writing = asyncio.Lock()
 
     async def load(self, run: str, task: str) -> Draft | None:
         """Return the draft of this run and task, or None. Raises StoreError."""
-        query = sa.select(_DRAFTS.c.record).where(self._under(run, task))
+        columns = _DRAFTS.c
+        query = sa.select(columns.record).where(
+            columns.experiment == self._experiment, columns.run == run, columns.task == task
+        )
         read = partial(self._database.read, lambda connection: connection.execute(query).scalar())
         record = await asyncio.get_running_loop().run_in_executor(self._thread, read)
         return Draft.model_validate_json(record) if record else None
 
-    async def save(self, run: str, task: str, draft: Draft | None) -> None:
-        """Write a draft as it is now, or remove it if it is None. Raises StoreError."""
-        self._waiting[run, task] = draft.model_dump_json() if draft else None
+    async def save(self, run: str, task: str, draft: Draft) -> None:
+        """Write a draft as it is now. Raises StoreError."""
+        self._waiting[run, task] = draft.model_dump_json()
         async with self._writing:
             batch, self._waiting = self._waiting, {}
             if not batch:
@@ -111,14 +130,8 @@ class Drafts:
         self._thread.shutdown(wait=True)
         self._database.close()
 
-    def _write_all(self, rows: dict[tuple[str, str], str | None], connection: sa.Connection) -> None:
+    def _write_all(self, rows: dict[tuple[str, str], str], connection: sa.Connection) -> None:
         for (run, task), record in rows.items():
-            if record is None:
-                connection.execute(_DRAFTS.delete().where(self._under(run, task)))
-                continue
             row = {"experiment": self._experiment, "run": run, "task": task, "record": record}
             insert = insert_into(_DRAFTS, connection).values(**row)
             connection.execute(insert.on_conflict_do_update(index_elements=list(row)[:3], set_={"record": record}))
-
-    def _under(self, run: str, task: str) -> Any:
-        return (_DRAFTS.c.experiment == self._experiment) & (_DRAFTS.c.run == run) & (_DRAFTS.c.task == task)

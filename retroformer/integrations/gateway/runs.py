@@ -16,7 +16,7 @@ from retroformer.coach.recorder import OpenTask
 from retroformer.coach.reflector import Invalid
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.integrations.gateway.answers import RecordedAnswer
-from retroformer.integrations.gateway.drafts import Draft, Drafts
+from retroformer.integrations.gateway.drafts import Draft, Drafts, ScoreReceipt
 from retroformer.method.records import ChatMessage, Outcome
 
 _LOGGER = logging.getLogger(__name__)
@@ -48,20 +48,6 @@ class Call:
     """True once it is recorded or forgotten."""
 
 
-@dataclass(frozen=True)
-class ScoreReceipt:
-    """What became of an attempt."""
-
-    task: str
-    """Id of the story in the store."""
-    trial: int
-    advice: str = ""
-    over: bool = False
-    """True if the next call begins a new story."""
-    error: str = ""
-    """Sentence that says why there is no advice; empty if none was due, or if it was written."""
-
-
 class Runs:
     """All runs, by their names and tasks. Used from one event loop."""
 
@@ -81,6 +67,7 @@ class Runs:
             _LOGGER.warning("The run %r goes on without advice and is not recorded: %s", run, error)
             return None
         draft.in_flight += 1
+        draft.scored = None
         return Call(run, task, draft, draft.number, sent, draft.story.advice)
 
     async def end(self, call: Call, answer: RecordedAnswer | None) -> None:
@@ -100,12 +87,16 @@ class Runs:
     async def score(self, run: str, task: str, score: float) -> ScoreReceipt:
         """End an attempt with its score, from 0 to 1, and have the advice for the next one written.
 
+        The same score again, before the next call, returns the same receipt.
+
         Raises:
             NoAttemptToScore: no call was recorded.
             StoreError: the store failed; the score can be given again.
         """
         draft = await self._idle_draft(run, task)
         async with draft.lock:
+            if draft.scored is not None and draft.scored[0] == score:
+                return draft.scored[1]
             if not draft.conversations:
                 raise NoAttemptToScore(f"No call of the run {run!r} was recorded since its last score.")
             story, recorder, start = draft.story, self._connection.recorder, self._connection.background.start
@@ -119,10 +110,12 @@ class Runs:
                 except RetroformerError as failure:
                     _LOGGER.warning("The next attempt of run %r gets no advice: %s", run, failure)
                     over, error = True, str(failure)
+            receipt = ScoreReceipt(story.task.key, trial, "" if over else story.advice, over, error)
             if over:
-                self._open.pop((run, task), None)
-            await self._save(run, task, None if over else draft)
-            return ScoreReceipt(story.task.key, trial, "" if over else story.advice, over, error)
+                self._open[run, task] = draft = self._first_draft(run, task)
+            draft.scored = score, receipt
+            await self._save(run, task, draft)
+            return receipt
 
     async def discard(self, run: str, task: str, cause: str) -> ScoreReceipt:
         """Discard an attempt that could not be carried out; its trial is repeated. Raises StoreError."""
@@ -146,11 +139,7 @@ class Runs:
 
     async def _draft(self, run: str, task: str) -> Draft:
         async with self._loading:
-            draft = self._open.get((run, task)) or await self._drafts.load(run, task)
-            if draft is None:
-                story = OpenTask.of({"id": task or run}, advised=_RANDOM.random() >= self._unadvised)
-                story.opening = ""
-                draft = Draft(story=story)
+            draft = self._open.get((run, task)) or await self._drafts.load(run, task) or self._first_draft(run, task)
             self._open[run, task] = draft
             self._open.move_to_end((run, task))
             # A stored draft can be read again.
@@ -159,7 +148,12 @@ class Runs:
                     del self._open[name]
             return draft
 
-    async def _save(self, run: str, task: str, draft: Draft | None) -> None:
+    def _first_draft(self, run: str, task: str) -> Draft:
+        story = OpenTask.of({"id": task or run}, advised=_RANDOM.random() >= self._unadvised)
+        story.opening = ""
+        return Draft(story=story)
+
+    async def _save(self, run: str, task: str, draft: Draft) -> None:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SAVE_SECONDS):

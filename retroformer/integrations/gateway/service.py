@@ -12,8 +12,9 @@ from aiohttp.http import HttpProcessingError
 from retroformer.coach.connection import Connection, Settings
 from retroformer.config.file import Config
 from retroformer.endpoint.own_server import run_own_server
+from retroformer.endpoint.request_guard import HEAD_SECONDS, listen
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.errors import ConfigError, ServiceError
+from retroformer.errors import ConfigError
 from retroformer.integrations.gateway.drafts import Drafts
 from retroformer.integrations.gateway.routes import Gateway
 from retroformer.integrations.gateway.runs import Runs
@@ -21,8 +22,6 @@ from retroformer.integrations.gateway.upstream import LONGEST_LINE_BYTES, Upstre
 from retroformer.method.prompts import load_pack
 
 _PROVIDER = "https://api.openai.com/v1"
-_HOST = "127.0.0.1"
-"""The gateway has no authentication, so it listens on loopback only."""
 _STOP_SECONDS = 5.0
 """Time that calls in flight have to end when the gateway is interrupted."""
 
@@ -61,30 +60,30 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
         stack.push_async_callback(provider.close)
         runs = Runs(connection, drafts, experiment.loop.trials, unadvised)
         heading = load_pack(experiment.actor.prompts, "agent").remember
-        runner = web.AppRunner(
-            Gateway(provider, runs, heading).app(),
-            access_log=None,
-            shutdown_timeout=_STOP_SECONDS,
-            logger=_quiet_logger(),
-            # A compressed request is forwarded as it is.
-            auto_decompress=False,
-            max_line_size=LONGEST_LINE_BYTES,
-            max_field_size=LONGEST_LINE_BYTES,
-        )
+        runner = runner_of(Gateway(provider, runs, heading))
         stack.push_async_callback(runner.cleanup)
         await runner.setup()
-        try:
-            await web.TCPSite(runner, _HOST, port).start()
-        except OSError as error:
-            raise ServiceError(
-                f"The gateway cannot listen on {_HOST}:{port} ({error.strerror}): choose "
-                "another --port, or 0 for a free one."
-            ) from error
-        print(
-            f"The gateway is at http://{_HOST}:{runner.addresses[0][1]}/v1, and of a run at .../runs/NAME/v1",
-            flush=True,
-        )
+        listening = listen(port)
+        await web.SockSite(runner, listening).start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        print(f"The gateway is at {address}/v1, and of a run at .../runs/NAME/v1", flush=True)
         await stop.wait()
+
+
+def runner_of(gateway: Gateway) -> web.AppRunner:
+    """Return what serves a gateway."""
+    return web.AppRunner(
+        gateway.app(),
+        access_log=None,
+        shutdown_timeout=_STOP_SECONDS,
+        # For a request that has not begun, too.
+        keepalive_timeout=HEAD_SECONDS,
+        logger=_quiet_logger(),
+        # A compressed request is forwarded as it is.
+        auto_decompress=False,
+        max_line_size=LONGEST_LINE_BYTES,
+        max_field_size=LONGEST_LINE_BYTES,
+    )
 
 
 def _quiet_logger() -> logging.Logger:

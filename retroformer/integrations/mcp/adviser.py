@@ -13,6 +13,8 @@ from retroformer.errors import ConfigError
 if TYPE_CHECKING:
     from mcp.server.fastmcp import FastMCP
 
+    from retroformer.endpoint.server import Guard
+
 _INSTRUCTIONS = (
     "After a failed attempt at a task, call `advise` with the task and what you did, and try again with the advice. "
     "Then call `outcome` with the `run` that `advise` returned and the score of the new attempt."
@@ -86,15 +88,22 @@ def adviser(reflector: Reflector) -> "FastMCP":
 
 
 def _serve_http(server: "FastMCP", port: int) -> None:
-    from starlette.responses import PlainTextResponse
-
-    from retroformer.endpoint.server import Guard, listen, server_of
+    from retroformer.endpoint.request_guard import listen
+    from retroformer.endpoint.server import server_of
 
     with listen(port) as listening:
         sys.stdout.write(f"Advice is offered at http://127.0.0.1:{listening.getsockname()[1]}/mcp\n")
         sys.stdout.flush()
-        guard = Guard(
-            server.streamable_http_app(),
-            lambda refusal, _: PlainTextResponse(refusal.message, refusal.status, refusal.headers),
-        )
-        server_of(guard).run(sockets=[listening])
+        server_of(application(server)).run(sockets=[listening])
+
+
+def application(server: "FastMCP") -> "Guard":
+    """Return the ASGI application of a server with the tools."""
+    from starlette.responses import PlainTextResponse
+
+    from retroformer.endpoint.server import Guard
+
+    return Guard(
+        server.streamable_http_app(),
+        lambda refusal, _: PlainTextResponse(refusal.message, refusal.status, refusal.headers),
+    )

@@ -149,23 +149,26 @@ def test_an_agent_goes_on_without_advice_if_the_store_cannot_be_opened(
     assert "The agent runs without advice" in caplog.text
 
 
-def test_closing_waits_for_the_calls_in_progress(server: Endpoint, url: str) -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["beside the attempt", "waited for by the attempt"])
+def test_closing_in_another_thread_lets_the_calls_in_progress_end(server: Endpoint, url: str, waits: bool) -> None:
     coach = rf.Reflector(server.url, store=url, unadvised=0.0)
     begun, go_on = threading.Event(), threading.Event()
 
-    @coach.improve(trials=2, score=opens)
-    def agent(task: str, advice: str = "") -> str:
-        begun.set()
-        go_on.wait(60)
-        return enter(task, advice)
-
     with ThreadPoolExecutor(2) as pool:
+
+        @coach.improve(trials=2, score=opens)
+        def agent(task: str, advice: str = "") -> str:
+            begun.set()
+            if waits:
+                pool.submit(coach.close).result(60)
+            go_on.wait(60)
+            return enter(task, advice)
+
         said = pool.submit(agent, "5")
         assert begun.wait(60)
-        closed = pool.submit(coach.close)
+        coach.close()
         go_on.set()
         assert said.result(60) == "5 opens it"
-        closed.result(60)
     assert facts(url)[1] == [1.0]
 
 

@@ -96,6 +96,21 @@ def test_a_run_may_be_named_in_a_header_and_works_on_many_tasks(running: Running
     assert not of_task(url, "blue")
 
 
+def test_a_score_whose_answer_was_lost_can_be_given_again_until_the_next_call(
+    running: RunningGateway, url: str
+) -> None:
+    for run, value in (("lost", 0.5), ("lost-last", 1)):
+        agent(running.of_run(run))
+        first = score(running.host, run, score=value)
+        assert first["over"] is (value == 1)
+        assert score(running.host, run, score=value) == first
+        assert "was recorded since its last score" in score(running.host, run, score=0)["error"]["message"]
+        agent(running.of_run(run), system="Be brief.")
+        assert score(running.host, run, score=value) != first
+    assert [key.trial for key in of_task(url, "lost")] == [0, 1]
+    assert [key.trial for key in of_task(url, "lost-last")] == [0, 0]
+
+
 def test_a_crash_is_counted_and_never_rated(running: RunningGateway, url: str) -> None:
     agent(running.of_run("crash"))
     told = score(running.host, "crash", invalid=True, cause="the browser died")
@@ -170,11 +185,12 @@ def test_a_killed_gateway_goes_on_with_the_attempt_and_the_advice(tmp_path: Path
         config = write_gateway_config(tmp_path, reflector.url)
         with gateway(config, provider.url) as first:
             agent(first.of_run("advised"))
-            score(first.host, "advised", score=0)
+            told = score(first.host, "advised", score=0)
             agent(first.of_run("unscored"))
             first.process.send_signal(signal.SIGKILL)
             first.process.wait()
         with gateway(config, provider.url) as second:
+            assert score(second.host, "advised", score=0) == told
             assert agent(second.of_run("advised"))
             assert score(second.host, "advised", score=1)["trial"] == 1
             assert score(second.host, "unscored", score=0)["advice"] == f"Enter {CODE}."

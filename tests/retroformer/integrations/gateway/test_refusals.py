@@ -42,7 +42,5 @@ def test_the_config_must_be_of_an_agent(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            ServiceError, match=rf"^The gateway cannot listen on 127\.0\.0\.1:{port} \(.*another --port"
-        ):
+        with pytest.raises(ServiceError, match=rf"^Port {port} of 127\.0\.0\.1 cannot be used \(.*another with --port"):
             run(tmp_path, port=port)
