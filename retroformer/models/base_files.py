@@ -8,7 +8,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from retroformer.errors import ConfigError, DamagedFile, RetroformerError, first_line
+from retroformer.errors import ConfigError, DamagedFile, MissingInput, RetroformerError, first_line
 
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Patterns of the files with weights, in the order in which transformers prefers them."""
@@ -26,7 +26,7 @@ def shards(index: Path) -> list[Path]:
 
     Raises DamagedFile if it lists none, or a file by another name than those that are checked and hashed.
     """
-    weights = _content(index).get("weight_map")
+    weights = json_object(index).get("weight_map")
     safetensors, binary = WEIGHTS
     pattern = binary if index.name.startswith("pytorch_model") else safetensors
     names = list(weights.values()) if isinstance(weights, dict) and weights else [None]
@@ -65,7 +65,7 @@ def weights_of(path: Path) -> dict[str, Any]:
 def require_plain_model(folder: Path) -> None:
     """Raise ConfigError if the model in `folder` names code that transformers could run, or has an adapter."""
     for path in (*folder.glob(SETTINGS), *folder.glob("custom_generate")):
-        if key := (path.is_dir() and "generate.py") or _key_of_code(_content(path)):
+        if key := (path.is_dir() and "generate.py") or _key_of_code(json_object(path)):
             raise ConfigError(
                 f"{path} names Python code of the model's own ({key}), which is never run: set train.base_model to a "
                 "model without such code, or delete the entry if transformers itself has this architecture."
@@ -93,7 +93,7 @@ def _key_of_code(content: Any) -> str:
 def require_sound_base(folder: Path) -> None:
     """Raise DamagedFile if a file of the base model in `folder` is truncated, unreadable or missing."""
     for path in (path for pattern in (SETTINGS, "tokenizer*.json") for path in folder.glob(pattern)):
-        _content(path)
+        json_object(path)
     if index := weights_index(folder):
         for part in shards(index):
             if not part.is_file():
@@ -115,8 +115,10 @@ def report_damaged_base(folder: Path) -> Iterator[None]:
     """Translate a library's errors to DamagedFile, in a block that reads the base model in `folder`."""
     try:
         yield
-    except (RetroformerError, ImportError, MemoryError):
+    except (RetroformerError, MemoryError):
         raise
+    except ImportError as error:  # As of a package for a format of quantized weights.
+        raise MissingInput(f"The base model at {folder} needs a package: {first_line(error)}") from None
     except RuntimeError as error:
         if not isinstance(error, NotImplementedError) and "mismatch" not in str(error):  # As a GPU out of memory.
             raise
@@ -125,7 +127,7 @@ def report_damaged_base(folder: Path) -> Iterator[None]:
         raise damaged_base_error(folder, error) from None
 
 
-def _content(path: Path) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises DamagedFile."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

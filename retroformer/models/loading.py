@@ -10,6 +10,7 @@ It never runs a model's own code. Five faults of the libraries are silent and ar
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import JsonValue
 
 from retroformer.errors import ConfigError, RetroformerError, first_line
 from retroformer.models.adapter_weights import lora_config
-from retroformer.models.base_files import damaged_base_error, report_damaged_base, require_sound_base
+from retroformer.models.base_files import damaged_base_error, json_object, report_damaged_base, require_sound_base
 from retroformer.models.precision import guard_bnb_cpu
 from retroformer.models.prompt_template import end_of_turn, prompt_template
 
@@ -65,8 +66,13 @@ def _from_pretrained(loader: Any, *arguments: Any, **options: Any) -> Any:
 def model_config(folder: Path) -> Any:
     """Load the transformers config of the model in `folder`, including LongChat's condensed rotary positions.
 
-    Raises DamagedFile if it cannot be read, or is of no architecture that transformers has.
+    Raises DamagedFile if it cannot be read, ConfigError if it is of no architecture that transformers has.
     """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = json_object(folder / "config.json").get("model_type")
+    if isinstance(kind, str) and kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise _unsupported(folder, kind, "the installed transformers has no language model of it")
     config = load_pretrained("AutoConfig", folder)
     ratio = getattr(config, "rope_condense_ratio", None)
     rope = dict(getattr(config, "rope_parameters", None) or {})
@@ -98,7 +104,21 @@ def load_tokenizer(folder: Path, template_settings: Mapping[str, JsonValue] | No
     tokenizer.backend_tokenizer.no_padding()
     _match_exactly(tokenizer.backend_tokenizer)
     tokenizer.chat_template = prompt_template(folder, template_settings)
+    _require_embeddings(folder, tokenizer)
     return tokenizer
+
+
+def _require_embeddings(folder: Path, tokenizer: Any) -> None:
+    """Raise ConfigError if a token of texts, of the template or at their ends has no embedding in the model."""
+    size = model_config(folder).get_text_config().vocab_size
+    written = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template)
+    for number, token in tokenizer.backend_tokenizer.get_added_tokens_decoder().items():
+        # Nothing writes other special tokens, such as Gemma's for an image.
+        if number >= size and (not token.special or any(token.content in text for text in filter(None, written))):
+            raise ConfigError(
+                f"The tokenizer in {folder} writes {token.content!r} as token {number}, and the model has {size} "
+                "embeddings: resize them, or put the tokenizer there that the model was trained with."
+            )
 
 
 def _match_exactly(library: Any) -> None:
@@ -174,10 +194,24 @@ def replace_attention(
     except Exception as error:  # Architectures that we do not know fail in many ways.
         reason = first_line(error)
     if reason:
-        raise ConfigError(
-            f"The base model at {model.name_or_path} has an architecture ({config.model_type}) that is not supported: "
-            f"{reason}. Set train.base_model to another model (docs/models.md)."
-        )
+        raise _unsupported(model.name_or_path, config.model_type, reason)
+
+
+def _unsupported(folder: Path | str, kind: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"The base model at {folder} has an architecture ({kind}) that is not supported: {reason}. Set "
+        "train.base_model to another model (docs/models.md)."
+    )
+
+
+def longest_row(config: Any) -> float:
+    """Return the tokens of a row beyond which a window slides, or longrope switches the frequencies of all rows."""
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    limits = [window] if window is not None and (kinds is None or "sliding_attention" in kinds) else []
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        limits.append(rope["original_max_position_embeddings"])
+    return min(limits, default=math.inf)
 
 
 @contextmanager

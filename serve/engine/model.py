@@ -16,7 +16,14 @@ from pydantic import JsonValue
 
 from retroformer.errors import MissingInput, RetroformerError
 from retroformer.models.adapter_weights import require_fit
-from retroformer.models.loading import PROBE_TOKENS, end_tokens, load_model, load_tokenizer, replace_attention
+from retroformer.models.loading import (
+    PROBE_TOKENS,
+    end_tokens,
+    load_model,
+    load_tokenizer,
+    longest_row,
+    replace_attention,
+)
 from retroformer.models.precision import Quantization, nf4
 from retroformer.models.prompt_template import encode, mark, prompt_text
 from retroformer.run.adapters import ADVISERS, REWARD
@@ -96,7 +103,7 @@ class Model:
             dtype=model.dtype,
             device=model.device,
         )
-        self.context_tokens = _context(config)
+        self.context_tokens = int(min(config.max_position_embeddings, longest_row(config)))
         slots = KeyValueSlots(self.geometry, PROBE_TOKENS, store := PrefixStore(self.geometry, 0))
         slots.add(store.prefix([]))
         batch, _ = slots.prepare_pass([min(PROBE_TOKENS, self.context_tokens)], [BASE])
@@ -204,14 +211,6 @@ class Model:
 
     def _keep_hidden(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self._last_BH = inputs[0][0]
-
-
-def _context(config: Any) -> int:
-    """Return the largest number of tokens of a row: rows attend to all their tokens, so no window may slide."""
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    slides = kinds is None or "sliding_attention" in kinds
-    longest = int(config.max_position_embeddings)
-    return longest if window is None or not slides else min(longest, int(window))
 
 
 def _quantization(config: Any) -> str:

@@ -56,6 +56,15 @@ FAMILIES = {
 """Presets of every architecture, with tied and untied embeddings, and of every template."""
 
 
+_LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+LIMITS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "sliding": {"sliding_window": 64},
+    "switching": {"rope_parameters": _LONGROPE | {"original_max_position_embeddings": 64}},
+}
+"""Settings of models of which long rows are read otherwise than short ones, and of one without a limit."""
+
+
 def save_tiny_of(name: str, folder: Path, **settings: Any) -> Path:
     """Save a random model in the shape of the preset `name`, whose tokens are bytes and the family's special tokens."""
     from transformers import AutoConfig, AutoModelForCausalLM

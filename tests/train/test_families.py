@@ -26,7 +26,7 @@ from serve.requests import Chat, RenderedChat, RequestMessage, prompt_tokens
 from tests.serve.running import http_request, ready_line, start
 from tests.support.characters import attempt_at
 from tests.support.facts import add_trajectory
-from tests.train.families import FAMILIES, save_tiny_of
+from tests.train.families import FAMILIES, LIMITS, save_tiny_of
 from tests.train.world import AUTHOR, BAD, GOOD
 from train.__main__ import main
 from train.base import add_fresh_adapter, load_base, load_tokenizer
@@ -161,11 +161,16 @@ def test_a_prompt_of_a_tiny_model_has_special_tokens_and_closed_thinking(workpla
     assert tokenizer.pad_token != tokenizer.eos_token
 
 
-def test_attention_over_a_window_limits_the_context_that_is_served(tmp_path: Path) -> None:
-    """Serving attends to all tokens of a row, which is the model's own attention up to the size of its window."""
-    whole = Model(save_tiny_of("mistral-7b", tmp_path / "whole"), {}, "float32")
-    sliding = Model(save_tiny_of("mistral-7b", tmp_path / "sliding", sliding_window=64), {}, "float32")
-    assert (whole.context_tokens, sliding.context_tokens) == (1024, 64)
+def test_only_rows_that_are_read_alike_are_served(tmp_path: Path) -> None:
+    """Serving attends to all tokens of a row, with the same rotary frequencies in all rows of a pass.
+
+    That is the model's own attention up to the size of its window, or until longrope takes other frequencies.
+    """
+    served = {
+        name: Model(save_tiny_of("mistral-7b", tmp_path / name, **limit), {}, "float32").context_tokens
+        for name, limit in LIMITS.items()
+    }
+    assert served == {"whole": 1024, "sliding": 64, "switching": 64}
 
 
 SHAPE: dict[str, Any] = {

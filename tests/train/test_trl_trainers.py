@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from benchmarks.training_cases import Sizes, StageWork, prepare, read_work
 from benchmarks.training_trl import differences
 from retroformer.errors import ConfigError
-from tests.train.families import save_tiny_of
+from tests.train.families import LIMITS, save_tiny_of
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, save_adapter, tiny_experiment
 from train.__main__ import main
@@ -98,10 +98,12 @@ def test_a_sliding_window_needs_trl_and_its_stages_learn(workplace: Path) -> Non
     quick = {"learning_rate": 1e-2, "epochs": 3}
     config = config_file(workplace, base, checkpoint_steps=50, sft=quick, reward=quick, dpo=quick)
     collect(config)
-    with pytest.raises(
-        ConfigError, match=r"see only 16 \(its sliding window\).*: set train\.trainer=trl for warm, sft"
-    ):
+    with pytest.raises(ConfigError, match=r"at most 16 .*: set train\.trainer=trl for warm, sft"):
         main(["sft", str(config)])
+    rope = LIMITS["switching"]["rope_parameters"] | {"original_max_position_embeddings": 16}
+    switching = save_tiny_of("mistral-7b", workplace / "switching", rope_parameters=rope)
+    with pytest.raises(ConfigError, match=r"at most 16 .*: set train\.trainer=trl for warm, sft"):
+        main(["sft", str(config), f"train.base_model={switching}"])
     for stage in ("sft", "reward", "dpo"):
         main([stage, str(config), "train.trainer=trl"])
         losses = metrics(workplace, stage)["losses"]

@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from retroformer.errors import ConfigError
+from retroformer.models.loading import longest_row
 
 from .attention import FLEX, QUICK, SPLIT
 from .packed import Packed
@@ -39,12 +40,11 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
     Raises:
         ConfigError: the model's layers see fewer tokens than a prompt with a response has.
     """
-    window = _window(trunk.config)
-    if window is not None and packed.longest > window:
+    if packed.longest > (longest := longest_row(trunk.config)):
         raise ConfigError(
-            f"A prompt with its response has {packed.longest} tokens, and layers of the base model see only {window} "
-            "(its sliding window), which packed rows do not support: "
-            f"{SEPARATE_ROWS}, or lower train.max_length and reflector.prompt_characters."
+            f"A prompt with its response has {packed.longest} tokens, and packed rows of this base model have at most "
+            f"{longest} (its sliding window or longrope): {SEPARATE_ROWS}, or lower train.max_length and "
+            "reflector.prompt_characters."
         )
     attention = trunk.config._attn_implementation
     mask: Any
@@ -137,17 +137,6 @@ class _ChosenLogProbs(torch.autograd.Function):
     def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (gradients_NH,) = ctx.saved_tensors
         return grad_N[:, None] * gradients_NH, None, None, None
-
-
-def _window(config: Any) -> int | None:
-    """Return the smallest sliding window of the model's layers, in tokens; None if all attend to everything."""
-    if getattr(config, "use_sliding_window", True) is False:
-        return None
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and not any("sliding" in kind for kind in kinds):
-        return None
-    window: int | None = getattr(config, "sliding_window", None)
-    return window
 
 
 class LayersBelow:

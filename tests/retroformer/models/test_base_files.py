@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from retroformer.errors import ConfigError, DamagedFile
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.models.base_files import require_sound_base, weight_files, weights_index
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model, load_tokenizer
@@ -239,3 +239,51 @@ def test_code_is_found_at_any_depth_of_a_config(tmp_path: Path, entry: dict[str,
     path.write_text(json.dumps(json.loads(path.read_text()) | entry))
     with pytest.raises(ConfigError, match="names Python code of the model's own"):
         base_model_folder(str(tmp_path / "base"))
+
+
+def with_token(**token: str) -> Callable[[Path], None]:
+    """Add a special token, or the word `word`, to the tokenizer alone."""
+
+    def change(base: Path) -> None:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(base)
+        tokenizer.add_tokens([token["word"]]) if "word" in token else tokenizer.add_special_tokens(token)
+        tokenizer.save_pretrained(base)
+
+    return change
+
+
+def with_setting(**settings: Any) -> Callable[[Path], None]:
+    def change(base: Path) -> None:
+        path = base / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+    return change
+
+
+UNUSABLE: list[tuple[Callable[[Path], None], str]] = [
+    (with_token(eos_token="<|eot|>"), "writes '<|eot|>' as token 259, and the model has 259 embeddings: resize them"),
+    (with_token(word="fridge"), "writes 'fridge' as token 259, and the model has 259 embeddings: resize them"),
+    (with_setting(quantization_config={"quant_method": "hqq"}), " needs a package: A valid HQQ version"),
+    (
+        with_setting(model_type="llama9"),
+        r"an architecture \(llama9\) that is not supported: the installed",
+    ),
+    (with_setting(model_type="t5"), r"an architecture \(t5\) that is not supported: the installed"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), UNUSABLE)
+def test_a_model_that_cannot_be_used_is_not_called_damaged(
+    change: Callable[[Path], None], reason: str, tmp_path: Path
+) -> None:
+    change(base := save_tiny_model(tmp_path / "base"))
+    with pytest.raises((ConfigError, MissingInput), match=reason):
+        load_tokenizer(base), load_model(base)
+
+
+def test_a_token_that_nothing_writes_needs_no_embedding(tmp_path: Path) -> None:
+    """As Gemma's for an image, or one for padding."""
+    with_token(pad_token="<pad>")(base := save_tiny_model(tmp_path / "base"))
+    assert load_tokenizer(base).pad_token_id == 259
