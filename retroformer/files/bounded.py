@@ -192,23 +192,26 @@ def size(count: int) -> str:
 def json_rows(
     path: Path, read: Callable[[Any], Row], wanted: str, *, line_bytes: int, most_bytes: int
 ) -> Iterator[Row]:
-    """Yield the result of `read` for each line of a JSON lines file; `wanted` describes a correct line in messages.
-
-    A field that is null is absent: `datasets` writes all fields of the table into every row.
-    Raises as `text_lines` does; `read` may raise any exception for data of another shape.
-    """
+    """Yield what `read_row` returns for each line of a JSON lines file. Raises as it and `text_lines` do."""
     for number, line in text_lines(path, line_bytes, most_bytes):
         where = f"Line {number} of {path}"
-        value = parse_json(line, where)
-        if isinstance(value, dict):
-            value = {name: field for name, field in value.items() if field is not None}
-        try:
-            row = read(value)
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            why = f"no {error}" if isinstance(error, KeyError) else why
-            raise MissingInput(f"{where} is JSON of another shape ({why}): {wanted}.") from error
-        yield row
+        yield read_row(parse_json(line, where), read, wanted, where)
+
+
+def read_row(value: Any, read: Callable[[Any], Row], wanted: str, where: str) -> Row:
+    """Return the result of `read` for a row of JSON; `wanted` describes a correct one in messages.
+
+    A field that is null is absent: `datasets` writes all fields of the table into every row. `read` may raise any
+    exception for data of another shape (MissingInput).
+    """
+    if isinstance(value, dict):
+        value = {name: field for name, field in value.items() if field is not None}
+    try:
+        return read(value)
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = f"no {error}" if isinstance(error, KeyError) else why
+        raise MissingInput(f"{where} is JSON of another shape ({why}): {wanted}.") from error
 
 
 def parse_json(text: str, where: str) -> Any:

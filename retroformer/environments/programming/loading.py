@@ -29,12 +29,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from retroformer.environments.programming.judging import empty_test
-from retroformer.environments.programming.problems import Problem, ProblemSet
-from retroformer.environments.programming.python_source import called_names, complete_test, definitions, parse
+from retroformer.environments.programming.judging import empty_test, judge
+from retroformer.environments.programming.problems import Problem, ProblemSet, Verdict
+from retroformer.environments.programming.python_source import (
+    called_names,
+    complete_test,
+    definitions,
+    parse,
+    undefined_names,
+)
 from retroformer.environments.programming.rust_source import parse_check, split_tests
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
+from retroformer.files.bounded import MIB, json_rows, parse_json, read_row, read_text
 
 _MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}
@@ -89,13 +95,18 @@ def _own(path: Path) -> ProblemSet:
 
 
 def require_checks(name: str, folder: Path) -> None:
-    """Refuse a user's own file with a test that checks nothing. Runs tests, unlike `load`, which every process calls.
+    """Refuse a user's own file with a test that checks nothing, or that the problem's own solution does not pass.
 
-    Raises MissingInput, ServiceError, EnvironmentFailure.
+    Runs tests, unlike `load`, which every process calls. Raises MissingInput, ServiceError, EnvironmentFailure.
     """
 
     def require_check(row: Row) -> None:
         problem = own_problem(row)
+        results = judge(problem, problem.program(problem.solution)).results if problem.solution else ()
+        if results and results[-1].verdict is not Verdict.PASSED:
+            raise ValueError(
+                f"problem {problem.id!r} has a solution that fails its test: {results[-1].feedback[:200]!r}"
+            )
         if problem.language == "python" and (empty := empty_test(problem)) is not None:
             raise ValueError(
                 f"problem {problem.id!r} has a test that checks nothing: every program passes {empty[:80]!r}"
@@ -121,14 +132,8 @@ def _whole(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
     rows = parse_json(read_text(path, _FILE_BYTES), str(path))
     if not isinstance(rows, list):
         raise MissingInput(f"{path} cannot be read as problems (it is no list): {_INSTRUCTION}.")
-    problems = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            problems.append(problem(row))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise MissingInput(f"Problem {number} of {path} cannot be read ({what}): {_INSTRUCTION}.") from error
-    return tuple(problems)
+    numbered = enumerate(rows, start=1)
+    return tuple(read_row(row, problem, _INSTRUCTION, f"Problem {number} of {path}") for number, row in numbered)
 
 
 def _humaneval(row: Row) -> Problem:
@@ -228,6 +233,9 @@ def own_problem(row: Row) -> Problem:
                 parse_check(test, problem.entry_point)
             return problem
         tests = tuple(complete_test(test, problem.entry_point) for test in problem.tests)
+        prompt = parse(problem.program(f"def {problem.entry_point}(): ..."))
+        if prompt is not None and (missing := undefined_names(prompt)):
+            raise ValueError(f"its prompt uses {min(missing)}, which nothing defines: import it there")
     except ValueError as error:
         raise ValueError(f"problem {problem.id!r} has a check that cannot be judged: {error}") from error
     return problem.model_copy(update={"tests": tests})

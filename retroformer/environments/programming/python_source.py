@@ -110,11 +110,20 @@ def controller_test(index: int, test: str, entry_point: str) -> dict[str, Any]:
     """
     code = store_value(test)
     tree = parse(code) or ast.Module([], [])
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    names = (used - _bound_names(tree) - _BUILTINS) | (used & {entry_point})
+    names = undefined_names(tree) | (_used_names(tree) & {entry_point})
     owners = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     modules = {node.id for node in owners if isinstance(node, ast.Name)} & names & sys.stdlib_module_names
     return {"index": index, "code": code, "names": sorted(names), "modules": sorted(modules - {entry_point})}
+
+
+def undefined_names(tree: ast.AST) -> set[str]:
+    """Return the names that code uses, and neither defines nor gets from Python."""
+    bound = _bound_names(tree)
+    return set() if "*" in bound else _used_names(tree) - bound - _BUILTINS
+
+
+def _used_names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def complete_test(test: str, entry_point: str) -> str:

@@ -6,10 +6,13 @@ can make the reader import or call anything, or allocate more than a small multi
 
 import select
 import struct
-import time
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from socket import socket
+from time import monotonic
 from typing import Any
 
 MAXIMUM_DEPTH = 150
@@ -18,7 +21,9 @@ GET, SET, CALL = "<get>", "<set>", "<call>"
 """Operations, besides function calls, on an object of the solution, sent in place of a function's name."""
 
 _LENGTH = struct.Struct(">I")
-_FLOAT = struct.Struct(">d")
+_FLOAT, _COMPLEX = struct.Struct(">d"), struct.Struct(">dd")
+_UTF_8 = ("utf-8", "surrogatepass")
+_TICK = timedelta(microseconds=1)
 _SEQUENCES: tuple[tuple[bytes, Any], ...] = (
     (b"l", list),
     (b"t", tuple),
@@ -85,9 +90,9 @@ def _write(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -
     if value is None or value is True or value is False:
         put({None: b"N", True: b"T", False: b"F"}[value])
         return
-    for kind, tag, data in _ATOMS:
+    for kind, tag, data, _ in _ATOMS:
         if isinstance(value, kind):
-            put(tag + data(value))
+            put(tag + _sized(data(value)))
             return
     for kind, tag, items in _COLLECTIONS:
         if isinstance(value, kind):
@@ -96,22 +101,27 @@ def _write(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -
             for part in parts:
                 _write(part, put, refer, depth - 1)
             return
-    put(b"O" + _LENGTH.pack(refer(value)))
+    put(b"O" + _LENGTH.pack(value.index if isinstance(value, Reference) else refer(value)))
 
 
 def _sized(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-_ATOMS: tuple[tuple[type, bytes, Callable[[Any], bytes]], ...] = (
-    (int, b"i", lambda value: _sized(format(int(value), "x").encode())),
-    (float, b"f", _FLOAT.pack),
-    (complex, b"c", lambda value: _FLOAT.pack(value.real) + _FLOAT.pack(value.imag)),
-    (str, b"s", lambda value: _sized(value.encode("utf-8", "surrogatepass"))),
-    (bytes, b"b", _sized),
-    (bytearray, b"B", lambda value: _sized(bytes(value))),
-    (Reference, b"O", lambda value: _LENGTH.pack(value.index)),
-    (Named, b"n", lambda value: _sized(value.name.encode())),
+_ATOMS: tuple[tuple[type, bytes, Callable[[Any], bytes], Callable[[bytes], Any]], ...] = (
+    (int, b"i", lambda value: format(int(value), "x").encode(), lambda data: int(data, 16)),
+    (float, b"f", _FLOAT.pack, lambda data: _FLOAT.unpack(data)[0]),
+    (complex, b"c", lambda value: _COMPLEX.pack(value.real, value.imag), lambda data: complex(*_COMPLEX.unpack(data))),
+    (str, b"s", lambda value: value.encode(*_UTF_8), lambda data: data.decode(*_UTF_8)),
+    (bytes, b"b", bytes, bytes),
+    (bytearray, b"B", bytes, bytearray),
+    (Named, b"n", lambda value: value.name.encode(), lambda data: Named(data.decode())),
+    (Decimal, b"D", lambda value: str(value).encode(), lambda data: Decimal(data.decode())),
+    (Fraction, b"R", lambda value: str(value).encode(), lambda data: Fraction(*map(int, data.split(b"/")))),
+    (datetime, b"e", lambda value: value.isoformat().encode(), lambda data: datetime.fromisoformat(data.decode())),
+    (date, b"a", lambda value: value.isoformat().encode(), lambda data: date.fromisoformat(data.decode())),
+    (time, b"h", lambda value: value.isoformat().encode(), lambda data: time.fromisoformat(data.decode())),
+    (timedelta, b"p", lambda value: b"%d" % (value // _TICK), lambda data: int(data) * _TICK),
 )
 _COLLECTIONS: tuple[tuple[Any, bytes, Callable[[Any], list[Any]]], ...] = (
     *((kind, tag, list) for tag, kind in _SEQUENCES),
@@ -130,7 +140,7 @@ def decode(data: bytes, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH
     reader = _Decoder(data, resolve)
     try:
         value = reader.value(depth + 2)
-    except (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, ArithmeticError, IndexError, RecursionError, struct.error) as error:
         raise Unreadable(str(error)) from error
     if reader.rest():
         raise Unreadable("there is more than one value")
@@ -160,10 +170,6 @@ class _Decoder:
         tag = self._take(1)
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]
-        if tag == b"f":
-            return _FLOAT.unpack(self._take(8))[0]
-        if tag == b"c":
-            return complex(*(_FLOAT.unpack(self._take(8))[0] for _ in range(2)))
         if tag == b"O":
             return self._resolve(self._number())
         if tag in _FROM_BYTES:
@@ -177,13 +183,7 @@ class _Decoder:
 
 
 _CONSTANTS: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
-_FROM_BYTES: dict[bytes, Callable[[bytes], Any]] = {
-    b"i": lambda data: int(data, 16),
-    b"s": lambda data: data.decode("utf-8", "surrogatepass"),
-    b"b": bytes,
-    b"B": bytearray,
-    b"n": lambda data: Named(data.decode()),
-}
+_FROM_BYTES = {tag: read for _, tag, _, read in _ATOMS}
 _FROM_ITEMS: dict[bytes, Callable[[list[Any]], Any]] = {
     **dict(_SEQUENCES),
     b"d": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
@@ -213,7 +213,7 @@ def receive_until(end: float, channel: socket, limit: int, received: bytearray) 
     while (size := _LENGTH.size + int.from_bytes(received[: _LENGTH.size], "big")) > len(received):
         if size > limit:
             raise Unreadable(f"a message of {size} bytes is larger than the {limit} allowed")
-        if not select.select([channel], [], [], max(0.0, end - time.monotonic()))[0]:
+        if not select.select([channel], [], [], max(0.0, end - monotonic()))[0]:
             raise TimeoutError
         try:
             part = channel.recv(1 << 16)

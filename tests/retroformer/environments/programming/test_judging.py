@@ -238,9 +238,16 @@ PLAIN_VALUES = (
 )
 
 
+IMPORTS = "from datetime import *\nfrom decimal import Decimal\nfrom fractions import Fraction"
+LIBRARY_VALUES = (
+    "Decimal('0.10'), Fraction(-1, 3), Fraction(2), date(2024, 2, 29), datetime(2024, 2, 29, 1, 2, 3, 4), "
+    "datetime(2024, 1, 1, tzinfo=timezone.utc), time(23, 59), timedelta(days=-1, microseconds=1)"
+)
+
+
 def test_plain_values_cross_unchanged_in_both_directions() -> None:
     test = (
-        f"for value in ({PLAIN_VALUES}):\n"
+        f"{IMPORTS}\nfor value in ({PLAIN_VALUES}, {LIBRARY_VALUES}):\n"
         "    assert f(value) == value and type(f(value)) is type(value), value\n"
         "nan = f(float('nan'))\nassert nan != nan\nassert str(f(-0.0)) == '-0.0'\n"
     )

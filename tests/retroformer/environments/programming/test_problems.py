@@ -122,6 +122,7 @@ def test_a_damaged_file_of_problems_is_one_sentence(tmp_path: Path, text: str) -
 
 HALF: dict[str, object] = {"id": "h", "prompt": "def half(x):", "entry_point": "half"}
 CLASS: dict[str, object] = {"id": "c", "prompt": "class Half:\n    def of(self, x):", "entry_point": "Half"}
+LEETCODE = "class Half:\n    def of(self, xs: List[int]) -> int:\n        "
 RIGHT = "def half(x):\n    return x // 2"
 CASE = "class HalfTest(unittest.TestCase):\n    def test_four(self):\n        self.assertEqual(half(4), 2)\n"
 HUMANEVAL = {
@@ -201,6 +202,15 @@ def test_own_tests_in_every_known_form_pass_the_right_program_and_fail_a_wrong_o
             )
         ),
         (CLASS | {"tests": ["print(Half().of(4) == 2)"]}, "checks nothing"),
+        (
+            CLASS | {"prompt": LEETCODE, "tests": ["assert Half().of([4]) == 2"]},
+            "prompt uses List, which nothing defines",
+        ),
+        (
+            HALF | {"tests": ["assert half(4) == 3"], "solution": RIGHT},
+            "has a solution that fails its test: .*came out as 2",
+        ),
+        (HUMANEVAL | {"test": "def check(candidate):\n    assert candidate(4) == 3"}, "has a solution that fails"),
         (HUMANEVAL | {"test": "def check(candidate):\n    candidate(4) == 2\ncheck(half)"}, "checks nothing"),
     ],
 )
