@@ -185,7 +185,7 @@ async def _events(
         yield events(first)
         async for outputs in later:
             yield events(outputs)
-        if body.stream_options.include_usage:
+        if body.stream_options.get("include_usage"):
             usage = usage_of(body, [latest[number] for number in sorted(latest)])
             yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
     except Refusal as error:

@@ -102,6 +102,14 @@ class RequestMessage(_Strict):
 
     role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_known_role)]
     content: Annotated[str, BeforeValidator(_text_of)]
+    name: str | None = None
+    """Accepted and without effect, as `user` is: agents name themselves in each message."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_an_empty_turn(cls, body: Any) -> Any:
+        is_empty = isinstance(body, dict) and body.get("role") == "assistant" and body.get("content") is None
+        return {**body, "content": ""} if is_empty else body
 
 
 def _one_system_message(messages: list[RequestMessage]) -> list[RequestMessage]:
@@ -142,14 +150,6 @@ Prompt: TypeAlias = str | list[int] | Chat | RenderedChat
 """A text in which nothing is a control token, token ids, or a chat."""
 
 
-class StreamOptions(_Strict):
-    """What a stream holds besides the text."""
-
-    include_usage: bool = False
-    include_obfuscation: bool = False
-    """Accepted and without effect: padding hides the lengths of pieces from who reads encrypted traffic."""
-
-
 class GenerationRequest(_Strict):
     """Fields of both chat and completion requests."""
 
@@ -168,7 +168,8 @@ class GenerationRequest(_Strict):
     choices: Annotated[list[str], Field(min_length=1, max_length=CHOICES), AfterValidator(_limit_choices)] | None = None
     """Texts one of which the answer must be, cut at a stop string."""
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
+    stream_options: dict[Literal["include_usage", "include_obfuscation"], bool | None] = {}
+    """The second is without effect: padding hides the lengths of pieces from who reads encrypted traffic."""
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None

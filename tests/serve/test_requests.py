@@ -89,7 +89,7 @@ REFUSED = [
     ("chat", message("user", "[1]"), "messages.0.content"),
     ("chat", message("user", '"\\ud800 half"'), "messages[0].content"),
     ("chat", message("user", '[{"type": "image_url", "image_url": {"url": "x"}}]'), "messages.0.content"),
-    ("chat", '"messages": [{"role": "user", "content": "x", "name": "Ann"}]', "messages.0.name"),
+    ("chat", '"messages": [{"role": "user", "content": "x", "name": 7}]', "messages.0.name"),
     ("chat", '"messages": []', "messages"),
     ("chat", '"messages": "x"', "messages"),
     (
@@ -167,8 +167,9 @@ def test_neutral_parameters_are_accepted(keyed: Endpoint) -> None:
     for call, body in (("chat", CHAT), ("completion", COMPLETION)):
         answer = post(keyed, call, json.dumps({**body, **neutral}))
         assert answer.status_code == 200, answer.text
-    turn = {"role": "assistant", "content": "Yes?", "refusal": None, "tool_calls": None}
-    assert post(keyed, "chat", json.dumps({**CHAT, "messages": [turn, *CHAT["messages"]]})).status_code == 200
+    for content in ("Yes?", None):  # A turn in which a model only thought has no content.
+        turn = {"role": "assistant", "name": "Bob", "content": content, "refusal": None, "tool_calls": None}
+        assert post(keyed, "chat", json.dumps({**CHAT, "messages": [turn, *CHAT["messages"]]})).status_code == 200
 
 
 def test_max_completion_tokens_is_the_limit(keyed: Endpoint) -> None:
