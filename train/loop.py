@@ -79,7 +79,7 @@ class Tracker(Protocol):
 
 
 @contextmanager
-def tracker(stage: Stage) -> Iterator[Tracker]:
+def tracker(stage: Stage, resumed_from: int) -> Iterator[Tracker]:
     """Open the tracker that `train.report_to` names, for one stage; processes other than the main one track nothing."""
     name = stage.experiment.train.report_to
     if name == "none" or not processes.is_main():
@@ -89,7 +89,8 @@ def tracker(stage: Stage) -> Iterator[Tracker]:
         from torch.utils.tensorboard import SummaryWriter
 
         writer: Any
-        with SummaryWriter(str(stage.logs)) as writer:
+        # Later steps that were tracked before a kill, or by a run with other inputs, are not shown any more.
+        with SummaryWriter(str(stage.logs), purge_step=resumed_from + 1) as writer:
 
             def log(step: int, values: Mapping[str, float]) -> None:
                 for value_name, value in values.items():
@@ -135,7 +136,7 @@ def take(
     """
     resumed_from = len(history)
     progress_line = line(f"train {stage.name}", most, resumed_from, console=processes.screen())
-    with tracker(stage) as track, progress_line as progress:
+    with tracker(stage, resumed_from) as track, progress_line as progress:
         try:
             for facts in updates:
                 history.append(facts)

@@ -184,7 +184,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     done = _step(resumed) if resumed else 0
     steps = len(trainer.train_dataset)
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())
-    with tracker(stage) as track, shown as progress:
+    with tracker(stage, done) as track, shown as progress:
         trainer.add_callback(Watcher(progress, track))
         with writing_to(stage.checkpoints):
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)

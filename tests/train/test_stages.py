@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput
@@ -122,6 +123,8 @@ def test_a_finished_stage_is_done_until_its_inputs_change(
     main(["warm", str(config), "train.batch_size=2"])
     assert capsys.readouterr().out.startswith("trained warm")
     assert metrics(workplace, "warm")["steps"] == 12
+    curve = EventAccumulator(str(workplace / "runs/tiny/logs/warm")).Reload()
+    assert [event.step for event in curve.Scalars("loss")] == [*range(1, 13)], "steps of the earlier run are shown, too"
 
 
 def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny_base: Path, workplace: Path) -> None:
