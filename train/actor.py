@@ -4,7 +4,6 @@ This is not part of Retroformer's method. It makes the frozen actor of the exper
 Reads the demonstrations of the config's environment; writes a LoRA adapter in bf16 to runs/NAME/actor.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,8 @@ from retroformer.run.progress import line
 from . import processes
 from .base import load_tokenizer, trainable
 from .data.rows import write_rows
-from .data.samples import IGNORED, order_of_training
+from .data.samples import IGNORED
+from .group_trainer import training_batches
 from .imitation import adapted
 from .preflight import preflight
 from .stage import Meter, Stage, publish
@@ -69,18 +69,17 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     rows = write_rows(columns, ("input_ids", "labels"), stage.experiment.folder)
     lengths = rows.lengths("input_ids")
     preflight(stage, "samples", lengths, max(lengths, default=0), {})
-    order = order_of_training(lengths, BATCH_SIZE, 1, stage.experiment.seed)
+    batches = training_batches([1] * len(rows), lengths, BATCH_SIZE, 1, stage.experiment.seed)
 
     def parts(number: int) -> Iterator[MicroBatch]:
-        batch = [rows[index] for index in order[number * BATCH_SIZE :][:BATCH_SIZE]]
+        batch = [rows[index] for index in batches[number]]
         learnt = sum(label != IGNORED for row in batch for label in row["labels"])
         for start in range(0, len(batch), ACTOR_ROWS):
             part = batch[start : start + ACTOR_ROWS]
             yield MicroBatch(part, sum(len(row["input_ids"]) for row in part), learnt=learnt)
 
     torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
-    batches = math.ceil(len(order) / BATCH_SIZE)
-    trainer = sft_trainer(stage, LEARNING_RATE, adapted(train, None), batches, parts)
+    trainer = sft_trainer(stage, LEARNING_RATE, adapted(train, None), len(batches), parts)
     progress = run_trainer(trainer, stage)
     for parameter in trainable(trainer.model):
         parameter.data = parameter.data.to(torch.bfloat16)

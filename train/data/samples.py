@@ -1,9 +1,8 @@
-"""Tokenises prompts and responses exactly as the server does, and orders samples for training.
+"""Tokenises prompts and responses exactly as the server does.
 
 Trainers get tokens, so they cannot apply a template, cut or drop anything: they train on the rows that they are given.
 """
 
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -110,26 +109,6 @@ def require_length(lengths: Sequence[int], max_length: int, what: str) -> None:
             f"(the longest has {max(too_long)}): raise train.max_length, or lower reflector.prompt_characters and "
             "collect again."
         )
-
-
-def order_of_training(lengths: Sequence[int], batch_size: int, epochs: int, seed: int) -> list[int]:
-    """Return the indices of the samples in training order, all epochs in one list.
-
-    Every epoch is shuffled. Then each stretch of eight batches is sorted by length, so that the samples of a batch have
-    similar lengths and little padding, and the batches of the stretch are shuffled. The order depends on the arguments
-    only, so a resumed run continues with the batches that the killed run would have seen.
-    """
-    generator = random.Random(f"order of training {seed}")
-    stream = [index for _ in range(epochs) for index in generator.sample(range(len(lengths)), len(lengths))]
-    order: list[int] = []
-    for start in range(0, len(stream), stretch := 8 * batch_size):
-        by_length = sorted(stream[start : start + stretch], key=lengths.__getitem__)
-        batches = [by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size)]
-        # A short batch stays last; otherwise every later batch would mix samples of two lengths.
-        short = [batches.pop()] if len(batches[-1]) < batch_size else []
-        generator.shuffle(batches)
-        order += [index for batch in (*batches, *short) for index in batch]
-    return order
 
 
 class RatedResponse(NamedTuple):

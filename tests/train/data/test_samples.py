@@ -7,7 +7,6 @@ from tests.train.world import BAD, GOOD, prompt
 from train.base import load_tokenizer
 from train.data.samples import (
     AdviceText,
-    order_of_training,
     prompt_ids,
     require_length,
     response_ids,
@@ -72,19 +71,3 @@ def test_samples_that_are_too_long_are_refused_with_their_count_and_the_longest(
     require_length([3, 8], 8, "samples")
     with pytest.raises(ConfigError, match=r"2 of 3 samples are longer than train.max_length=8 .*longest has 90"):
         require_length([9, 8, 90], 8, "samples")
-
-
-def test_every_epoch_trains_on_every_sample_once() -> None:
-    order = order_of_training([7] * 10, batch_size=4, epochs=3, seed=0)
-    assert sorted(order) == sorted(list(range(10)) * 3)
-    assert order == order_of_training([7] * 10, batch_size=4, epochs=3, seed=0)
-    assert order != order_of_training([7] * 10, batch_size=4, epochs=3, seed=1)
-
-
-def test_a_batch_has_samples_of_similar_lengths() -> None:
-    lengths = [100, 10] * 20
-    order = order_of_training(lengths, batch_size=4, epochs=1, seed=0)
-    batches = [order[first : first + 4] for first in range(0, len(order), 4)]
-    mixed = sum(len({lengths[index] for index in batch}) > 1 for batch in batches)
-    # Forty samples make a stretch of eight batches and one of two, each with one border between the lengths at most.
-    assert mixed <= 2
