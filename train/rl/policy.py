@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.errors import NotFinite
-from retroformer.models.adapter_weights import load_lora, read_reward_adapter
+from retroformer.models.adapter_weights import add_reward_adapter
 from retroformer.models.loading import load_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
@@ -158,10 +158,7 @@ class SharedBase(nn.Module):
         nn.init.zeros_(self.value_head.bias)
         if reward is not None:
             # The classifier's adapter goes onto the language model's trunk, and its head into `score_head`.
-            adapter = read_reward_adapter(reward)
-            self.score_head.weight.data.copy_(adapter.head)
-            self.language_model.add_adapter(REWARD, adapter.config)
-            load_lora(self.language_model, adapter, REWARD)
+            self.score_head.weight.data.copy_(add_reward_adapter(self.language_model, reward, REWARD))
         self.language_model.set_adapter(POLICY)
         # Without dropout, the first ratio of every update is exactly 1, and scores and divergences have no noise.
         switch_dropout_off(self.language_model)
