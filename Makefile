@@ -70,9 +70,8 @@ demo: $(VENV)/.installed  ## the whole method on two cores in 8 minutes: collect
 	@echo "Serve and evaluate: held-out games, with the advice of every stage"
 	$(RUN) -m eval $(DEMO)
 
-try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor, in two minutes
-	$(RUN) -m eval configs/try.yaml
-	$(RUN) -m retroformer show runs/try
+try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor, in a minute
+	$(RUN) -m retroformer try
 
 # Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
 evidence: $(FRESH)  ## does a trained reflector help a frozen language model? needs ALFWORLD_DATA

