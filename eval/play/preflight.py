@@ -27,7 +27,7 @@ from retroformer.run.adapters import REFLECTOR, has_adapter, is_trained, model_f
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
-from retroformer.run.store import Store, open_whole_store
+from retroformer.run.store import Store, open_store, open_whole_store
 
 logger = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
 
 
 def training_attempts(experiment: Experiment, runs: Sequence[str]) -> Iterator[Trajectory]:
-    """Yield the collected attempts of these runs; never those of an evaluation.
+    """Yield the collected attempts of these runs, whose stores are verified; never those of an evaluation.
 
     Stories with a mark of `train.leave_out` are left out. Raises MissingInput: a run has none.
     """
@@ -251,7 +251,7 @@ def training_attempts(experiment: Experiment, runs: Sequence[str]) -> Iterator[T
         source = experiment.model_copy(update={"run": run})
         count = 0
         if source.has_store:
-            with closing(open_whole_store(source)) as store:
+            with closing(open_store(source)) as store:
                 for name in filter(is_rated, store.arms()):
                     left_out = store.marks.tasks(name, experiment.train.leave_out)
                     for key, attempt in store.stream_trajectories(name):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import sqlite3
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -19,7 +20,7 @@ from eval.play.preflight import (
 from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.config.parts import held_out_tasks
-from retroformer.errors import ConfigError, MissingInput, ProvenanceError
+from retroformer.errors import ConfigError, MissingInput, ProvenanceError, StoreError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.promotions import History, roll_back
 from retroformer.run.provenance import ADAPTER_FILES, Provenance, ServedModel, folder_sha256
@@ -163,6 +164,20 @@ def test_nothing_is_played_if_an_adapter_was_trained_on_a_held_out_task(config: 
     trained("runs/other/sft", [first], seed=opened.experiment.seed)
     with pytest.raises(ConfigError, match="1 of 5 evaluation tasks were used to train 'sft-1'"):
         asyncio.run(compare_arms(opened))
+
+
+@pytest.mark.parametrize("run", ["toy", "other"])
+def test_a_damaged_store_of_this_run_or_of_an_arms_is_refused_before_anything_is_played(config: Path, run: str) -> None:
+    arms = "eval.arms={table: {kind: table, runs: [other]}}"
+    generated = ("environment.source=generated", "eval.split=held_out", "eval.tasks=2")
+    opened = open_config(config, *generated, arms, "run=toy")
+    with closing(open_store(load(config, [f"run={run}"]))) as store:
+        add_trajectory(store, Key(arm="collect", task_id="a game"), attempt_at())
+    with closing(sqlite3.connect(f"runs/{run}/experience.db")) as connection, connection:
+        connection.execute("UPDATE trajectories SET episode_return = 1.0")
+    with pytest.raises(StoreError, match="is damaged"):
+        asyncio.run(compare_arms(opened))
+    assert not facts(opened, "eval/trial 0").trajectories
 
 
 @pytest.mark.parametrize(
