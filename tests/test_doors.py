@@ -14,8 +14,9 @@ from eval.view.server import SiteServer, open_site
 from retroformer.coach.stories.runs import open_runs
 from retroformer.endpoint.request_guard import FORM
 from tests.eval.view.serving import serving
-from tests.support.attacks import Target, served_attacks, statuses
+from tests.support.attacks import Target, may_be_read_by_pages, served_attacks, statuses
 from tests.support.gateway import environment, gateway, write_gateway_config
+from tests.support.processes import listening_at
 from tests.support.raw_server import RawServer, http
 from tests.support.stories import write_run
 
@@ -102,7 +103,9 @@ def target(name: str, folder: Path) -> Iterator[Target]:
 def test_a_web_page_of_another_site_and_a_malformed_request_are_refused(name: str, tmp_path: Path) -> None:
     with target(name, tmp_path) as attacked:
         assert served_attacks(attacked) == {}
+        assert not may_be_read_by_pages(attacked)
         port = attacked.host.partition(":")[2]
+        assert listening_at(int(port)) == {"127.0.0.1"}
         names = {attacked.host, f"LocalHost:{port}", f"[::1]:{port}"} if name != "view" else {attacked.host}
         for host in names:
             sent = attacked.request(f"Origin: http://{host}", "Sec-Fetch-Site: same-origin", host=host)

@@ -33,7 +33,7 @@ async def run_own_server(experiment_path: Path, overrides: Sequence[str], experi
     Raises:
         ServiceError: the server could not start; the message ends with its last lines of output.
     """
-    # Only this stage can reach the server, so it needs no API key.
+    # Only this machine can reach the server, so it needs no API key.
     own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
     options = ("--more-from-input", "--until-input-closes")
     process = await asyncio.create_subprocess_exec(

@@ -22,6 +22,7 @@ from tests.serve.running import (
     start,
     tiny_config,
 )
+from tests.support.processes import listening_at
 from tests.support.waiting import becomes_true
 
 CHAT: list[dict[str, Any]] = [
@@ -142,6 +143,8 @@ def test_fastchat_asks_for_a_key_and_its_worker_tells_strangers_no_more_than_fas
     assert http_request("GET", f"{fastchat.url}/models").status_code == 401
     asked = {"model": "base"}
     worker = http_request("POST", f"{controller_of(fastchat)}/get_worker_address", json=asked).json()["address"]
+    for url in (controller_of(fastchat), worker, fastchat.url.removesuffix("/v1")):
+        assert listening_at(int(url.rpartition(":")[2])) == {"127.0.0.1"}
     assert http_request("POST", f"{worker}/worker_get_status").json()["speed"] == 1
     foreign = {"Host": "page.example"}  # As of a web page whose name resolves to this machine.
     assert http_request("POST", f"{worker}/worker_get_status", headers=foreign).status_code == 421

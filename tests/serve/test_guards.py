@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.serve.running import KEYS, Endpoint, children, http_request, send, status_of
-from tests.support.attacks import Target, attacks, served_attacks, statuses
+from tests.support.attacks import Target, attacks, may_be_read_by_pages, served_attacks, statuses
+from tests.support.processes import listening_at
 
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 ROUTES = (
@@ -127,6 +128,8 @@ def test_without_keys_a_page_of_another_site_and_a_malformed_request_are_refused
     target = Target(host, "/v1/chat/completions", json.dumps(CHAT).encode())
     assert statuses(host, target.request(f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")) == [200]
     assert served_attacks(target) == {}
+    assert not may_be_read_by_pages(target)
+    assert listening_at(int(host.partition(":")[2])) == {"127.0.0.1"}
 
 
 def test_a_key_is_enough_under_any_host_name_but_a_malformed_request_is_still_refused(keyed: Endpoint) -> None:

@@ -70,13 +70,25 @@ def attacks(target: Target) -> dict[str, tuple[bytes, int]]:
 
 def statuses(host: str, request: bytes) -> list[int]:
     """Return the statuses of all responses to these bytes."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3}) ", answers(host, request))]
+
+
+def answers(host: str, request: bytes) -> bytes:
+    """Return all that a server sends for these bytes."""
     name, _, port = host.rpartition(":")
     with socket.create_connection((name, int(port)), timeout=60) as connection:
         connection.sendall(request)
         received = b""
         while part := connection.recv(65536):
             received += part
-    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3}) ", received)]
+    return received
+
+
+def may_be_read_by_pages(target: Target) -> bool:
+    """Return True if a browser would show a page of another site an answer, or let it ask with a content type."""
+    origin = "Origin: http://evil.example"
+    sent = target.request(origin, "Access-Control-Request-Method: POST").replace(b"POST", b"OPTIONS", 1)
+    return any(b"access-control" in answers(target.host, request).lower() for request in (sent, target.request(origin)))
 
 
 def served_attacks(target: Target) -> dict[str, list[int]]:

@@ -1,11 +1,13 @@
-"""The command lines of all descendant processes, which every user of the machine can read."""
+"""What every user of the machine can see of processes: their command lines, children and listening addresses."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PAUSE_SECONDS = 0.02
+_LISTEN = "0A"
 
 
 @contextmanager
@@ -40,3 +42,15 @@ def descendants(pid: int) -> list[int]:
                 for child in children.read_text().split():
                     below += [int(child), *descendants(int(child))]
     return below
+
+
+def listening_at(port: int) -> set[str]:
+    """Return the addresses of this machine, as /proc shows them, at which a process listens on a port."""
+    tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    sockets = (line.split() for table in tables for line in table)
+    at = [local.split(":") for _, local, _, state, *_ in sockets if state == _LISTEN]
+    return {
+        socket.inet_ntoa(bytes.fromhex(host)[::-1]) if len(host) == 8 else host
+        for host, at_port in at
+        if int(at_port, 16) == port
+    }

@@ -12,6 +12,7 @@ from retroformer.config.file import load
 from retroformer.endpoint.own_server import provenance, run_own_server
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
 from retroformer.run.provenance import Provenance, ServedModel
+from tests.support.processes import listening_at
 from tests.support.runs import ROOT
 
 CONFIG = "run: served\nenvironment: {name: alfworld}\n"
@@ -84,7 +85,8 @@ def test_an_experiment_is_served_while_its_stage_runs(tmp_path: Path, monkeypatc
     config.write_text(CONFIG)
 
     async def use() -> str:
-        async with run_own_server(config, [], load(config)) as url:
+        async with run_own_server(config, ["serve.host=0.0.0.0"], load(config)) as url:
+            assert listening_at(int(url.removesuffix("/v1").rpartition(":")[2])) == {"127.0.0.1"}
             assert set((await provenance(url)).models) >= {"base"}
             return url
 
