@@ -13,7 +13,6 @@ import yaml
 
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arms.arm import Arm
-from retroformer.agents.arms.baselines import UNSUITABLE
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import TaskFacts
@@ -25,7 +24,7 @@ from retroformer.run.provenance import code_version, package_versions
 from retroformer.run.stage_metrics import METRICS, read_metrics
 
 from ..play.verify import VerifiedModel
-from .report_input import ReportInput
+from .report_input import ReportInput, each_seed
 from .training import TrainedAdapter, adapters_in, sort_by_stage, trained_adapters
 
 _HASH_SHOWN = 12
@@ -53,41 +52,29 @@ _IGNORED_SECTIONS = ("eval.", "gate.")
 
 
 class ArmDescriptions:
-    """Chapter on the actor of all arms and the source of each arm's advice.
-
-    It counts how often a placebo that `eval.arms.NAME.among` limits gave other advice, because there was none within.
-    """
+    """Chapter on the actor of all arms and the source of each arm's advice."""
 
     def __init__(self, evaluation: ReportInput) -> None:
         self._evaluation = evaluation
-        limited = {name for name, arm in evaluation.experiment.eval.arms.items() if arm.is_limited}
-        self._names = {seed.stored: arm.name for arm in evaluation.results for seed in arm.seeds if arm.name in limited}
-        self._given, self._unsuitable = Counter[str](), Counter[str]()
+        self._authors = defaultdict[str, Counter[str]](Counter)
+        """Number of pieces of advice by arm and by the endpoint of their author."""
 
     def add(self, facts: TaskFacts) -> None:
-        for stored, name in self._names.items():
-            for reflection in facts.seeds[stored].reflections.values():
-                self._given[name] += 1
-                self._unsuitable[name] += reflection.author.endpoint == UNSUITABLE
+        for arm, seed in each_seed(self._evaluation.results, facts):
+            self._authors[arm.name].update(reflection.author.endpoint for reflection in seed.reflections.values())
 
     def chapters(self) -> Iterator[doc.Chapter]:
         experiment = self._evaluation.experiment
         rows: list[doc.Row] = [
             {
                 "arm": doc.arm_cell(name),
-                "advice": doc.join_words("", (arm.describe(), self._note_on(name))),
+                "advice": doc.join_words("", (arm.describe(), arm.remark(self._authors[name]))),
                 "actor in the retries": _retries(arm),
             }
             for name, arm in experiment.eval.arms.items()
         ]
         arms = doc.table(rows, "The arms: where their advice comes from.")
         yield doc.chapter("Who played", _actor_sentence(experiment, self._evaluation.actor_sha256), arms)
-
-    def _note_on(self, name: str) -> str:
-        if name not in self._given:
-            return ""
-        count = f"{self._unsuitable[name]} of {self._given[name]} retries"
-        return f" (in {count} there was none, so it gave advice about any other task)"
 
 
 def served_models(evaluation: ReportInput) -> Iterator[doc.Chapter]:

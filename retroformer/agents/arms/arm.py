@@ -117,11 +117,6 @@ class Arm(Section):
         return None
 
     @property
-    def is_limited(self) -> bool:
-        """True if it gives advice about some kinds of tasks alone, as far as there is any."""
-        return False
-
-    @property
     def learns_while_playing(self) -> bool:
         """True if its advice for later tasks depends on what its advice for earlier ones gained."""
         return False
@@ -165,6 +160,10 @@ class Arm(Section):
     def describe(self) -> Words:
         """Return, for the report, who wrote its advice."""
         raise NotImplementedError
+
+    def remark(self, authors: Mapping[str, int]) -> str:
+        """Return what the report adds to that; `authors` has the number of its pieces by their author's endpoint."""
+        return ""
 
 
 class EarlyArm(Arm):

@@ -149,10 +149,6 @@ class PlaceboArm(Arm):
     def source(self) -> str:
         return self.of
 
-    @property
-    def is_limited(self) -> bool:
-        return self.among != "any"
-
     def with_prefix(self, prefix: str, model: str | None = None) -> Self:
         return self.model_copy(update={"of": f"{prefix}/{self.of}"})
 
@@ -196,6 +192,12 @@ class PlaceboArm(Arm):
     def describe(self) -> Words:
         limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}
         return "advice that ", emphasis(self.of), f" wrote about other tasks{limits.get(self.among, '')}"
+
+    def remark(self, authors: Mapping[str, int]) -> str:
+        if self.among == "any" or not authors:
+            return ""
+        count = f"{authors.get(UNSUITABLE, 0)} of {sum(authors.values())} retries"
+        return f" (in {count} there was none, so it gave advice about any other task)"
 
 
 class PlaceboReflector:
