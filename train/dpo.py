@@ -24,7 +24,7 @@ from .group_trainer import GroupReader, make_trainer
 from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.packed import Group, Groups, Packed, pack
-from .shared_prompt.reading import predicting, response_readings
+from .shared_prompt.reading import TOKEN_CHUNK, VOCABULARY_CHUNK, predicting, response_readings
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -110,13 +110,16 @@ def measure(reader: GroupReader, groups: Sequence[Group], name: str) -> dict[str
     rewards, divergences = list[Tensor](), list[Tensor]()
     for row in (row for group in groups for row in reader.rows(group)):
         packed = pack([row]).to(reader.model.device)
-        policy_NV, reference_NV = (_distributions(reader, packed, adapter) for adapter in (POLICY, REFERENCE))
-        policy_R, reference_R = (
-            packed.sums(log_probs_NV.gather(1, packed.token_N[:, None])[:, 0])
-            for log_probs_NV in (policy_NV, reference_NV)
-        )
-        rewards.append(implicit_rewards(policy_R, reference_R, BETA).cpu())
-        divergences.append(divergence(policy_NV, reference_NV).cpu())
+        states = [_states(reader, packed, adapter) for adapter in (POLICY, REFERENCE)]
+        parts: list[tuple[Tensor, ...]] = []
+        for part_C in torch.split(torch.arange(len(packed.token_N), device=packed.token_N.device), TOKEN_CHUNK):
+            distributions = [_log_probs(states_NH[part_C], reader.model) for states_NH in states]
+            token_C1 = packed.token_N[part_C, None]
+            chosen = (log_probs_CV.gather(1, token_C1)[:, 0] for log_probs_CV in distributions)
+            parts.append((*chosen, divergence(*distributions)))
+        policy_N, reference_N, divergence_N = (torch.cat(column) for column in zip(*parts, strict=True))
+        rewards.append(implicit_rewards(packed.sums(policy_N), packed.sums(reference_N), BETA).cpu())
+        divergences.append(divergence_N.cpu())
     chosen_P, rejected_P = in_pairs(torch.cat(rewards), groups)
     return {
         f"{name}_accuracy": (chosen_P > rejected_P).float().mean().item(),
@@ -128,9 +131,14 @@ def measure(reader: GroupReader, groups: Sequence[Group], name: str) -> dict[str
     }
 
 
-def _distributions(reader: GroupReader, packed: Packed, adapter: str) -> Tensor:
-    """Return the log-probabilities of the whole vocabulary at the tokens of all responses, (N, V)."""
-    head = reader.model.get_base_model().get_output_embeddings().weight.float()
+def _states(reader: GroupReader, packed: Packed, adapter: str) -> Tensor:
+    """Return the hidden states that predict the tokens of all responses with this adapter, (N, H)."""
     with switched_to(reader.model, adapter):
-        hidden_BLH = reader.hidden(packed)
-    return linear(predicting(hidden_BLH, packed), head).log_softmax(dim=-1)
+        return predicting(reader.hidden(packed), packed)
+
+
+def _log_probs(states_CH: Tensor, model: Any) -> Tensor:
+    """Return the log-probabilities of the whole vocabulary; a part of the head at a time is in fp32, (C, V)."""
+    weight_VH = model.get_base_model().get_output_embeddings().weight
+    parts = [linear(states_CH, weight_WH.float()) for weight_WH in torch.split(weight_VH, VOCABULARY_CHUNK)]
+    return torch.cat(parts, dim=1).log_softmax(dim=-1)

@@ -18,8 +18,9 @@ from retroformer.errors import ConfigError
 from retroformer.files.available_memory import available_memory
 from retroformer.models.precision import computes_bfloat16
 
+from .. import processes
 from ..base import CPU, device
-from ..shared_prompt.reading import TOKEN_CHUNK
+from ..shared_prompt.reading import TOKEN_CHUNK, VOCABULARY_CHUNK
 from ..stage import Stage
 from ..stage_kinds import ACTOR_ROWS, STAGES, Device, StageKind, stages_of
 from .shape import Shape, read_config, shape_of
@@ -32,9 +33,6 @@ docs/results/memory.md, most at the smallest ones, to which the code of the libr
 FP32 = 4
 NF4 = 1 / 2 + 1 / 64 + FP32 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of one byte, 256 scales share one in fp32 (QLoRA, section 3)."""
-
-_SMALLEST_GPU_BYTES = 10 * GIB
-"""Memory that every supported GPU has for tensors: the smallest has 12 GB."""
 
 
 class PlannedStage(NamedTuple):
@@ -51,6 +49,8 @@ class PlannedStage(NamedTuple):
     response_tokens: int
     drawn: int = 0
     """Responses sampled at once; 0 if this process samples none."""
+    room: float = 0
+    """Bytes that sampling may take even where training takes less: those of a GPU."""
 
     @property
     def on_gpu(self) -> bool:
@@ -96,27 +96,38 @@ class Estimate(NamedTuple):
         return max(self.training_peak, self.drawing_peak)
 
 
-def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> list[PlannedStage]:
+def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int, room: float = 0) -> list[PlannedStage]:
     """Return all stages that a config can run, with its micro-batches, on samples of `tokens` tokens."""
-    return [case_of(experiment, kind, shape, device, tokens) for kind in stages_of(experiment)]
+    return [case_of(experiment, kind, shape, device, tokens, room) for kind in stages_of(experiment)]
 
 
-def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> PlannedStage:
+def case_of(
+    experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int, room: float = 0
+) -> PlannedStage:
     """Return one stage of a config on samples of `tokens` tokens.
 
-    As many responses are sampled at once as take no more memory than training does, or than the smallest supported GPU
-    has. It does not depend on the GPU at hand, as another number gives other responses.
+    As many responses are sampled at once as take no more memory than training does, or than the `room` of a GPU.
+    Another number gives other responses.
     """
     at_once = ACTOR_ROWS * tokens if kind.trains_actor else experiment.train.micro_batch_tokens
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
-    return _drawing(PlannedStage(kind, shape, experiment.train, device, at_once, *lengths))
+    return _drawing(PlannedStage(kind, shape, experiment.train, device, at_once, *lengths, room=room))
 
 
 def sampled_at_once(experiment: Experiment, stage: str, tokens: int) -> int:
     """Return how many responses a stage samples in one batch, if its longest prompt and response have `tokens`."""
     shape = shape_of(read_config(experiment.train.base_model))
     (kind,) = (kind for kind in stages_of(experiment) if kind.name == stage)
-    return max(1, case_of(experiment, kind, shape, "cuda" if torch.cuda.is_available() else "cpu", tokens).drawn)
+    if not torch.cuda.is_available():
+        return max(1, case_of(experiment, kind, shape, "cpu", tokens).drawn)
+    # Live returns come from a server on the same GPU.
+    is_alone = not (stage == "grpo" and experiment.train.grpo.reward == "live")
+    room = USABLE_SHARE["cuda"] * memory_of("cuda") * is_alone
+    drawn = case_of(experiment, kind, shape, "cuda", tokens, room).drawn
+    # Batches are divided among processes, so there are at least as many.
+    section = experiment.train.settings(stage)
+    assert isinstance(section, Ppo | Grpo)
+    return max(1, min(drawn, -(-section.batch_size // processes.count())))
 
 
 def _drawing(case: PlannedStage) -> PlannedStage:
@@ -127,7 +138,7 @@ def _drawing(case: PlannedStage) -> PlannedStage:
 
     def fits_beside_training(rows: int) -> bool:
         memory = estimate(case._replace(drawn=rows))
-        return memory.drawing_peak <= max(memory.training_peak, _SMALLEST_GPU_BYTES if case.on_gpu else 0)
+        return memory.drawing_peak <= max(memory.training_peak, case.room)
 
     return case._replace(drawn=min(max(1, largest(fits_beside_training)), section.batch_size))
 
@@ -147,21 +158,24 @@ def estimate(case: PlannedStage) -> Estimate:
     adapters = FP32 * parameters * (len(kind.needs) + 4)
     tokens = case.read_at_once
     layer, activations, backward, _ = _texts(case, tokens, tokens)
-    # Log-probabilities are computed for some tokens at once: the head's weights and logits in fp32, and the hidden
-    # states of all tokens with their gradients.
-    of_head = 3 * shape.vocabulary * min(tokens, TOKEN_CHUNK) + shape.vocabulary * shape.hidden * (size < FP32)
+    # Log-probabilities are computed for a part of the tokens and of the vocabulary at once: the head's weights and
+    # logits in fp32, and the hidden states of all tokens with their gradients.
+    words = min(shape.vocabulary, VOCABULARY_CHUNK)
+    of_head = 3 * words * min(tokens, TOKEN_CHUNK) + words * shape.hidden * (size < FP32)
     logits = FP32 * (of_head + 2 * tokens * shape.hidden) if kind.language_head != "none" else 0
     # Training peaks either at the end of the forward pass, with the logits and with the last norm's input in fp32 and
     # its output; or in the last layer, where the backward pass begins.
     last_norm = tokens * shape.hidden * (FP32 + size)
     training = max(activations - case.recomputes * layer + last_norm + logits, activations + backward)
-    # Prompts are read in one pass, then one token at a time. At the last token, a layer's cache is copied to append to
-    # it, and repeated for queries that share keys and values.
+    # Prompts are read in one pass, then one token at a time. At the last token, a layer's cache may be copied, without
+    # responses that have ended, and repeated for queries that share keys and values. A token is drawn from its logits,
+    # their copy and probabilities in fp32, and sums in fp64.
     cached = case.drawn * 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     cache, prompt = cached * case.tokens, case.tokens - case.response_tokens
     group = shape.heads // shape.key_value_heads
     last_token = cache * (1 + (1 + group * (group > 1)) / shape.layers)
-    drawing = max(cached * prompt + _texts(case, case.drawn * prompt, 0)[-1], last_token)
+    logits_of_step = case.drawn * shape.vocabulary * (size + 4 * FP32)
+    drawing = max(cached * prompt + _texts(case, case.drawn * prompt, 0)[-1], last_token, cache + logits_of_step)
     held = weights + adapters
     peaks = held + training, held + drawing if case.drawn else 0
     return Estimate(weights, adapters, activations, logits, backward, cache, *peaks)
@@ -192,6 +206,48 @@ def _texts(case: PlannedStage, tokens: int, length: int) -> tuple[float, float, 
     backward = tokens * (feed_forward + size * shape.hidden) + unpacked
     forward = mask + tokens * (max(feed_forward, 4 * queries) + 4 * size * shape.hidden) + unpacked
     return layer, activations, backward, forward
+
+
+class Card(NamedTuple):
+    """A typical GPU: products in 16 bits and bytes of its memory, each per second."""
+
+    name: str
+    flops: float
+    bandwidth: float
+
+
+CARDS = {24.0: Card("A10", 125e12, 600e9), 40.0: Card("A100", 312e12, 1555e9), 80.0: Card("H100", 989e12, 3350e9)}
+"""Typical GPUs by their memory in GiB."""
+USED_FLOPS = 0.4
+"""Share of a card's products that training usually reaches."""
+LAYER_SECONDS = 1e-3
+"""Time of a layer in a step of sampling that the launch of its kernels takes at least."""
+
+
+def seconds(case: PlannedStage, card: Card) -> float:
+    """Estimate the time of an optimiser step, or of an update of PPO or GRPO, on a card; never measured."""
+    shape, section = case.shape, case.train.settings(case.kind.name)
+    prompt, width = case.tokens - case.response_tokens, shape.heads * shape.head_size
+    per_token = 2 * shape.matrix_parameters + 2 * shape.layers * width * case.tokens
+    per_response = case.response_tokens * (per_token + 2 * shape.vocabulary * shape.hidden)
+    # The weights are frozen, so a backward pass costs as much as a forward pass.
+    training = 3 if case.recomputes else 2
+    if not isinstance(section, Ppo | Grpo):
+        flops: float = case.train.batch_size * (prompt * per_token + case.kind.responses * per_response)
+        return training * flops / (USED_FLOPS * card.flops)
+    each = section.group if isinstance(section, Grpo) else section.responses_per_prompt
+    prompts = section.batch_size / each * prompt * per_token
+    # The policy and the adapters beside it read each response; sampling reads the prompts.
+    passes = 1 + len(case.kind.needs) + section.epochs * training
+    flops = passes * (prompts + section.batch_size * per_response) + prompts * bool(case.drawn)
+    if not case.drawn:
+        return flops / (USED_FLOPS * card.flops)
+    # A step reads the weights and the cache. 4-bit weights are unpacked, and written, before they are read.
+    memory = estimate(case)
+    traffic = memory.weights + case.nf4 * 2 * case.size * shape.matrix_parameters + memory.kv_cache
+    steps = -(-section.batch_size // case.drawn) * case.response_tokens
+    step = max(shape.layers * LAYER_SECONDS, traffic / card.bandwidth)
+    return flops / (USED_FLOPS * card.flops) + steps * step
 
 
 def fit(case: PlannedStage, room: float) -> tuple[int, list[str]]:

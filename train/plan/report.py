@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from retroformer.config.experiment import Experiment
-from retroformer.config.sections.train import Train
+from retroformer.config.sections.train import Steps, Train, Updates
 from retroformer.errors import ConfigError
 
 from ..base import compute_dtype
 from ..stage_kinds import Device
-from .estimate import GIB, USABLE_SHARE, Estimate, PlannedStage, cases, estimate, fit, memory_of
+from .estimate import CARDS, GIB, USABLE_SHARE, Estimate, PlannedStage, cases, estimate, fit, memory_of, seconds
 from .shape import Shape, read_config, shape_of
 
-CARDS_GIB = (24.0, 40.0, 80.0)
+SAMPLES = 1000
+"""Texts or pairs of the run whose time is estimated."""
 
 
 def describe_plan(
@@ -24,7 +25,7 @@ def describe_plan(
 ) -> Iterator[str]:
     """Describe the memory of all stages, one paragraph at a time: on this machine's device first, then on GPUs.
 
-    `cards` are GPU memories in GiB (default: `CARDS_GIB`), `lengths` are sample lengths in tokens (default:
+    `cards` are GPU memories in GiB (default: those of `CARDS`), `lengths` are sample lengths in tokens (default:
     train.max_length). With `measure`, take real steps on this machine too.
 
     Raises:
@@ -42,18 +43,26 @@ def describe_plan(
     memory = memory_of(here)
     room = USABLE_SHARE[here] * memory
     yield _model(experiment.train, shape)
-    on_this_machine = {length: cases(experiment, shape, here, length) for length in lengths}
-    on_gpu = {length: cases(experiment, shape, "cuda", length) for length in lengths}
+    rooms = {card: USABLE_SHARE["cuda"] * card * GIB for card in cards or CARDS}
+    on_this_machine = {
+        length: cases(experiment, shape, here, length, room if here == "cuda" else 0) for length in lengths
+    }
+    on_gpu = {
+        card: {length: cases(experiment, shape, "cuda", length, rooms[card]) for length in lengths} for card in rooms
+    }
+    smallest = min(rooms)
     name = f"this machine's {'GPU' if here == 'cuda' else 'CPU'} ({_gib(memory)} GiB, {_gib(room)} of them for tensors)"
     for stages in on_this_machine.values():
         yield _by_stage(name, stages)
         yield "\n".join(f"{case.kind.name} {_verdict(case, room)}." for case in stages)
-    for stages in on_gpu.values() if here == "cpu" else ():
-        yield _by_stage("a GPU", stages)
+    for stages in on_gpu[smallest].values() if here == "cpu" else ():
+        yield _by_stage(f"a GPU of {smallest:g} GiB", stages)
     on_cpu = {length: cases(experiment, shape, "cpu", length) for length in lengths}
-    yield _by_place(on_gpu, on_cpu, cards or CARDS_GIB)
+    yield _by_place(on_gpu, on_cpu)
+    yield _times(on_gpu)
     if measure:
-        yield from _measured(experiment, on_this_machine[lengths[0]], room)
+        # The steps sample as few responses as take no more memory than training.
+        yield from _measured(experiment, cases(experiment, shape, here, lengths[0]), room)
 
 
 def _verdict(case: PlannedStage, room: float) -> str:
@@ -90,11 +99,13 @@ def _by_stage(place: str, stages: Sequence[PlannedStage]) -> str:
     return f"{title}\n\n" + table(["", *(case.kind.name for case in stages)], rows)
 
 
-def _by_place(
-    on_gpu: Mapping[int, list[PlannedStage]], on_cpu: Mapping[int, list[PlannedStage]], cards: Sequence[float]
-) -> str:
-    """Format what fits GPUs with the memories `cards`, in GiB, and the CPU of this machine."""
-    gpu_rooms = [(f"{card:g} GiB", USABLE_SHARE["cuda"] * card * GIB, on_gpu) for card in cards]
+Planned = Mapping[int, Sequence[PlannedStage]]
+"""Stages by the length of their samples in tokens."""
+
+
+def _by_place(on_gpu: Mapping[float, Planned], on_cpu: Planned) -> str:
+    """Format what fits GPUs, by their memory in GiB, and the CPU of this machine."""
+    gpu_rooms = [(f"{card:g} GiB", USABLE_SHARE["cuda"] * card * GIB, planned) for card, planned in on_gpu.items()]
     memory = memory_of("cpu")
     places = [*gpu_rooms, (f"CPU, {memory / GIB:.0f} GiB", USABLE_SHARE["cpu"] * memory, on_cpu)]
     rows = [
@@ -107,8 +118,39 @@ def _by_place(
         f"{USABLE_SHARE['cpu']:.0%} of the memory that this machine has available on its CPU, which has no gradient "
         "checkpointing."
     )
-    names = (case.kind.name for case in next(iter(on_gpu.values())))
+    names = (case.kind.name for case in next(iter(on_cpu.values())))
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
+
+
+def _times(on_gpu: Mapping[float, Planned]) -> str:
+    """Format the time of a step and of a run on GPUs, by their memory in GiB."""
+    rows = []
+    for memory, planned in on_gpu.items():
+        card = CARDS[min(CARDS, key=lambda known: abs(known - memory))]
+        for length, stages in planned.items():
+            times = ((case, seconds(case, card)) for case in stages)
+            cells = [f"{_time(step)}, {_time(step * _steps(case))}" for case, step in times]
+            rows.append([f"{memory:g} GiB ({card.name})", str(length), *cells])
+    title = (
+        "Time of an optimiser step or of an update of PPO and GRPO, and of a run: of all updates, or of all epochs "
+        f"over {SAMPLES} texts or pairs. Computed from what the cards can do, not measured."
+    )
+    names = (case.kind.name for case in stages)
+    return f"{title}\n\n" + table(["card", "tokens", *names], rows)
+
+
+def _steps(case: PlannedStage) -> float:
+    """Return the number of updates of a run, or of steps on `SAMPLES` texts or pairs."""
+    section = case.train.settings(case.kind.name)
+    assert isinstance(section, Steps)
+    return section.updates if isinstance(section, Updates) else section.epochs * SAMPLES / case.train.batch_size
+
+
+def _time(length: float) -> str:
+    size, unit = next(
+        ((size, unit) for size, unit in ((86400, "d"), (3600, "h"), (60, "min")) if length >= 2 * size), (1, "s")
+    )
+    return f"{length / size:.2g} {unit}" if length < 10 * size else f"{length / size:.0f} {unit}"
 
 
 def _cell(case: PlannedStage, room: float) -> str:
