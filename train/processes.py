@@ -39,8 +39,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""How long processes wait for one that works alone, for example on a server's responses of an update. A process that
-dies is noticed at once: connections break, and the launcher ends the others."""
+"""How long processes wait for one that works alone, for example on a server's responses of an update. They wait by
+gloo, whose connections break at once if a process dies."""
+LONGEST_EXCHANGE = timedelta(minutes=10)
+"""How long an exchange of tensors may take once all processes have come to it. NCCL notices a dead process by this
+alone."""
 RANK0_ERROR_GRACE_SECONDS = 60.0
 """Time for the main process to print its error, and for the launcher to end all others, before another prints it."""
 
@@ -54,6 +57,8 @@ class Rank(NamedTuple):
 
 _place: Rank | None = None
 """None without a launcher."""
+_waiting_group: Any = None
+"""The group of all processes in which they wait for each other."""
 
 
 def count() -> int:
@@ -79,7 +84,7 @@ def process_group() -> Iterator[None]:
         ConfigError: the launcher is set to split the model, or starts more processes than there are GPUs.
         ServiceError: another process has ended.
     """
-    global _place
+    global _place, _waiting_group
     if "WORLD_SIZE" not in os.environ:
         # transformers' trainer would multiply the batch by the number of visible GPUs.
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -92,7 +97,9 @@ def process_group() -> Iterator[None]:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         _require_whole_models()
-        torch.distributed.init_process_group(_take_card(local_rank), timeout=LONGEST_WAIT, rank=rank, world_size=number)
+        world: Any = {"timeout": LONGEST_EXCHANGE, "rank": rank, "world_size": number}
+        torch.distributed.init_process_group(_take_card(local_rank), **world)
+        _waiting_group = torch.distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             os.environ.pop(name, None)
         if not is_main():
@@ -194,7 +201,7 @@ def _gathered(place: Rank, value: Item) -> list[Item]:
 
     values: list[Any] = [None] * place.size
     with _reporting_lost_processes():
-        torch.distributed.all_gather_object(values, value)
+        torch.distributed.all_gather_object(values, value, group=_waiting_group)
     return values
 
 
@@ -204,6 +211,7 @@ def _exchange(tensors: Sequence["Tensor"], collective: Callable[["Tensor"], obje
 
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     with _reporting_lost_processes():
+        torch.distributed.barrier(group=_waiting_group)
         collective(flat)
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, values in zip(tensors, torch.split(flat, sizes), strict=True):

@@ -156,6 +156,32 @@ def test_processes_that_see_different_checkpoints_do_not_train_together(tiny_bas
     assert "do not see the same inputs, results and checkpoints" in done.stderr
 
 
+SLOW_PROCESS = """
+import time
+from datetime import timedelta
+import torch
+from train import processes
+
+processes.LONGEST_EXCHANGE = timedelta(seconds=1)
+with processes.process_group():
+    assert processes.each(range(2), lambda number: time.sleep(3 * number) or number) == [0, 1]
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
+    time.sleep(3 * processes.is_main())
+    processes.sum_gradients([parameter])
+    assert parameter.grad == 2
+"""
+
+
+@pytest.mark.slow
+def test_waiting_for_a_slow_process_takes_longer_than_an_exchange_may(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SLOW_PROCESS)
+    command = [sys.executable, *LAUNCHER, "--log-dir", str(tmp_path), "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_a_launcher_work_is_done_in_order_in_this_process() -> None:
     assert (processes.count(), processes.is_main(), processes.screen()) == (1, True, None)
     assert processes.each(range(3), lambda number: number * number) == [0, 1, 4]
