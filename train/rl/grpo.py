@@ -90,7 +90,7 @@ def grpo(
 ) -> Iterator[dict[str, float]]:
     """Train the policy update by update; yield the facts of each update.
 
-    Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
+    Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one on a CPU.
     """
     lengths, size = [len(ids) for ids in prompts], grpo.group
 

@@ -86,7 +86,7 @@ def ppo(
 ) -> Iterator[dict[str, float]]:
     """Train the policy update by update; yield the facts of each update.
 
-    Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
+    Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one on a CPU.
     """
     lengths, each = [len(ids) for ids in prompts], ppo.responses_per_prompt
     for update in range(first_update, ppo.updates):
