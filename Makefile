@@ -24,7 +24,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-integrations \
-	test-browser test-docs test-slow test-all test-newest faults gpu check site clean
+	test-browser test-docs test-slow test-all test-newest faults gpu gpu-wheels check site clean
 
 install: $(VENV)/.planner
 
@@ -172,8 +172,16 @@ test-all: test test-integrations test-browser test-docs  ## what CI runs
 faults: $(VENV)/.developing  ## hundreds of faults, and what they did to the store: half an hour
 	$(RUN) -m tests.faults
 
-gpu: $(VENV)/.developing  ## what a CPU cannot check, on a machine with a card: one report, in pieces of ten minutes
-	$(RUN) -m benchmarks.gpu
+GPU_WHEELS := benchmarks/gpu/wheels.txt
+# With a folder `wheels`, nothing is fetched.
+gpu:  ## what a CPU cannot check, on a card with torch, transformers, accelerate and peft: a report after every piece
+	@$(PYTHON) -c 'import torch, transformers, accelerate, peft' || { echo "Install these first, or name a Python that has them: make gpu PYTHON=..."; exit 1; }
+	@test -d runs/gpu/packages || $(PYTHON) -m pip install --quiet --no-deps --target runs/gpu/packages \
+		$(if $(wildcard wheels),--no-index --find-links wheels) -r $(GPU_WHEELS)
+	PYTHONPATH=$(CURDIR)/runs/gpu/packages $(PYTHON) -m benchmarks.gpu
+
+gpu-wheels:  ## fetch the wheels of `make gpu` into wheels/, for a machine without a network
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --python-version 3.12 --dest wheels -r $(GPU_WHEELS)
 
 test-newest:  ## the core on the newest Python, in an environment of its own
 	$(MAKE) test PYTHON=$(NEWEST) VENV=.venv-newest

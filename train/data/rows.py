@@ -10,15 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import pyarrow as pa
-import pyarrow.compute
-
 from ..integrity import writing_to
 from .samples import Sample, SamplePair
 
 Item = TypeVar("Item")
 Row = dict[str, list[int]]
-TOKENS = pa.list_(pa.int32())
 CHUNK_ROWS = 1000
 """Rows that are in memory while they are written."""
 
@@ -47,6 +43,8 @@ class Rows(Sequence[Item]):
 
     def lengths(self, column: str) -> list[int]:
         """Return the number of tokens of each row in a column."""
+        import pyarrow.compute
+
         numbers: list[int] = pyarrow.compute.list_value_length(self._table[column]).to_pylist()
         return numbers
 
@@ -71,13 +69,16 @@ def write_pairs(pairs: Iterable[SamplePair], folder: Path) -> Rows[SamplePair]:
 
 
 def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[str], folder: Path) -> Any:
+    import pyarrow as pa  # Here, since `train plan` and the GPU kit train without rows on disk.
+
     folder.mkdir(parents=True, exist_ok=True)
-    schema, remaining = pa.schema([(name, TOKENS) for name in columns]), iter(rows)
+    tokens, remaining = pa.list_(pa.int32()), iter(rows)
+    schema = pa.schema([(name, tokens) for name in columns])
     # Not in the system's temporary folder, which may be held in memory.
     with writing_to(folder), tempfile.TemporaryFile(dir=folder) as file:
         with pa.ipc.new_stream(file, schema) as stream:
             while batch := list(islice(remaining, CHUNK_ROWS)):
-                arrays = [pa.array([row[name] for row in batch], TOKENS) for name in columns]
+                arrays = [pa.array([row[name] for row in batch], tokens) for name in columns]
                 stream.write_batch(pa.record_batch(arrays, schema=schema))
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
