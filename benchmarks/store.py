@@ -26,7 +26,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from collect.plan import _stored
 from collect.rate import summary as summary_of
 from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.experiment import Experiment
@@ -155,7 +154,8 @@ def summary(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def dry_run(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    return _stored(experiment) is None
+    with closing(open_store(experiment)) as store:
+        return store.arm_counts()["collect"], store.mean_tokens("collect")
 
 
 def pairs(experiment: Experiment, tasks: tuple[Task, ...]) -> object:

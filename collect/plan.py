@@ -1,15 +1,14 @@
 """The plan that `retroformer collect EXPERIMENT.yaml --dry-run` prints: the work left and its maximum cost."""
 
 from contextlib import closing
-from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
-from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
 from retroformer.config.parts import check_prompts
 from retroformer.config.sections.base import Endpoint
 from retroformer.run.arm_names import collect_arm
 from retroformer.run.store import open_store
+from retroformer.run.store.rows import ArmCounts
 
 from .tasks import tasks_of_round
 
@@ -25,42 +24,27 @@ def describe_plan(config: Config) -> str:
     experiment = config.experiment
     tasks = tasks_of_round(experiment)
     check_prompts(experiment)
-    stored = _stored(experiment)
+    stored, means = ArmCounts(), list[tuple[float, float] | None]([None, None])
+    if experiment.has_store:  # A store that does not exist yet is not created.
+        with closing(open_store(experiment)) as store:
+            arm = collect_arm(experiment.round)
+            stored, means = store.arm_counts()[arm], store.mean_tokens(arm)
     retried = experiment.collect.most_retries(experiment.loop.trials)
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
-    to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.reflections)
+    to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.advice)
     actor = experiment.actor.endpoint if actor_kind(experiment).asks_model else None
     reflector = experiment.reflector.endpoint
-    played = stored.tokens_of_attempt or _guess(experiment.loop.actions if actor else 0)
-    written = stored.tokens_of_reflection or _guess(1)
+    of_attempt, of_advice = means
+    played, written = of_attempt or _guess(experiment.loop.actions if actor else 0), of_advice or _guess(1)
     return "\n".join(
         [
             f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {stored.attempts} rollouts "
-            f"and {stored.reflections} reflections of this run.",
+            f"and {stored.advice} reflections of this run.",
             f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
             _cost("actor", to_play, played, actor, measured=bool(stored.attempts)),
-            _cost("reflector", to_write, written, reflector, measured=bool(stored.reflections)),
+            _cost("reflector", to_write, written, reflector, measured=bool(stored.advice)),
         ]
     )
-
-
-class _Counts(NamedTuple):
-    """Counts of what this run has collected, and the mean prompt and completion tokens of each."""
-
-    attempts: int = 0
-    reflections: int = 0
-    tokens_of_attempt: tuple[float, float] | None = None
-    tokens_of_reflection: tuple[float, float] | None = None
-
-
-def _stored(experiment: Experiment) -> _Counts:
-    """Read the counts from the store. A store that does not exist yet is not created."""
-    if not experiment.has_store:
-        return _Counts()
-    arm = collect_arm(experiment.round)
-    with closing(open_store(experiment)) as store:
-        counts = store.arm_counts()[arm]
-        return _Counts(counts.attempts, counts.advice, *store.mean_tokens(arm))
 
 
 def _guess(calls: int) -> tuple[float, float]:
