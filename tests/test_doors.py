@@ -1,23 +1,37 @@
 """Tests that every HTTP server has the same guard and every connection the same client; they find each new one."""
 
 import ast
+import asyncio
+import errno
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+import eval.view.server
+import serve.api
 from eval.view.server import SiteServer, open_site
 from retroformer.coach.stories.runs import open_runs
-from retroformer.endpoint.request_guard import FORM
+from retroformer.config.file import load
+from retroformer.endpoint.request_guard import BODY_SECONDS, FORM, HEAD_SECONDS, listen
+from retroformer.endpoint.server import Guard, server_of
+from retroformer.integrations.gateway import service
+from retroformer.integrations.mcp import adviser
+from retroformer.integrations.otlp import listener
+from serve.api import OpenAI
+from serve.guards import Guards
 from tests.eval.view.serving import serving
+from tests.serve.clock import MovableClock, running_clock
 from tests.support.attacks import Target, may_be_read_by_pages, served_attacks, statuses
 from tests.support.gateway import environment, gateway, write_gateway_config
 from tests.support.processes import listening_at
 from tests.support.raw_server import RawServer, http
+from tests.support.runs import open_config
 from tests.support.stories import write_run
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +125,115 @@ def test_a_web_page_of_another_site_and_a_malformed_request_are_refused(name: st
             sent = attacked.request(f"Origin: http://{host}", "Sec-Fetch-Site: same-origin", host=host)
             (status,) = statuses(attacked.host, sent)
             assert status not in (403, 415, 421)
+
+
+def application(name: str, folder: Path, port: int, stack: ExitStack) -> Guard:
+    """Return an application as its command serves it on this port."""
+    if name == "view":
+        write_run(folder)
+        return eval.view.server.application(
+            stack.enter_context(open_site(stack.enter_context(open_runs(folder)))), port
+        )
+    if name == "listen":
+        return listener.app(folder)
+    if name == "mcp":
+        config = load(write_gateway_config(folder, "http://127.0.0.1:9/v1"), [])
+        return adviser.application(adviser.adviser(stack.enter_context(adviser.reflector_of(config))))
+    loaded = asyncio.get_running_loop().create_future()
+    loaded.set_result(None)
+    return Guards(serve.api.application(OpenAI(loaded).routes(hand_over=True)), loaded)
+
+
+@asynccontextmanager
+async def served(name: str, folder: Path) -> AsyncIterator[tuple[socket.socket, str]]:
+    """Serve an application in this event loop; yield a connection to it, and the head of a request with a body."""
+    with ExitStack() as stack, socket.socket() as client:
+        listening = stack.enter_context(listen(0))
+        address = listening.getsockname()
+        if name == "gateway":
+            listening.close()
+            config = open_config(write_gateway_config(folder, "http://127.0.0.1:9/v1"))
+            serving = asyncio.create_task(service._serve(config, "http://127.0.0.1:9/v1", address[1], 0.0))
+        else:
+            server = server_of(application(name, folder, address[1], stack))
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+        client.setblocking(False)
+        await running_clock().wait_until(lambda: client.connect_ex(address) in (0, errno.EISCONN))
+        host = f"127.0.0.1:{address[1]}"
+        kind = f"Origin: http://{host}\r\nContent-Type: {FORM if name == 'view' else 'application/json'}"
+        yield client, f"POST {ROUTES[name]} HTTP/1.1\r\nHost: {host}\r\n{kind}\r\n"
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
+ROUTES = {
+    "gateway": "/runs/mine/score",
+    "view": "/mark",
+    "listen": "/v1/traces",
+    "mcp": "/mcp",
+    "serve": "/v1/completions",
+}
+SLOW: dict[str, tuple[str, bytes, float]] = {
+    "silence": ("", b"", HEAD_SECONDS),
+    "a head that drips": ("{head}X: ", b"x", HEAD_SECONDS),
+    "a body that drips": ("{head}Content-Length: 90000\r\n\r\n", b" ", BODY_SECONDS),
+    "chunks that drip": ("{head}Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n", BODY_SECONDS),
+    "a chunk that drips": ("{head}Transfer-Encoding: chunked\r\n\r\nffff\r\n", b" ", BODY_SECONDS),
+}
+"""Beginning of a request, what drips afterwards, and the time that it has."""
+
+
+def in_moved_time(attack: Callable[[MovableClock, socket.socket, str], Awaitable[None]], folder: Path) -> None:
+    folders = {name: folder / name for name in ROUTES}
+    for each in folders.values():
+        each.mkdir()
+
+    async def run() -> None:
+        for name in ROUTES:
+            async with served(name, folders[name]) as (client, head):
+                await attack(running_clock(), client, head)
+
+    with asyncio.Runner(loop_factory=MovableClock) as runner:
+        runner.run(run())
+
+
+async def rest(loop: MovableClock, client: socket.socket) -> bytes:
+    """Return what the server sends until it closes the connection."""
+    received = b""
+    with suppress(ConnectionError):
+        while part := await asyncio.wait_for(loop.sock_recv(client, 65536), 30):
+            received += part
+    return received
+
+
+@pytest.mark.parametrize("attack", SLOW)
+def test_a_slow_request_is_cut_off_by_every_server(attack: str, tmp_path: Path) -> None:
+    begin, drip, seconds = SLOW[attack]
+
+    async def slowly(loop: MovableClock, client: socket.socket, head: str) -> None:
+        await loop.sock_sendall(client, begin.format(head=head).encode())
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            loop.advance(0.3 * seconds)
+            await loop.sock_sendall(client, drip)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(loop.sock_recv(client, 1), 0.2)
+        loop.advance(0.3 * seconds)
+        received = await rest(loop, client)
+        assert not received or b" 408 " in received
+
+    in_moved_time(slowly, tmp_path)
+
+
+def test_chunks_without_end_are_cut_off_by_every_server(tmp_path: Path) -> None:
+    async def endlessly(loop: MovableClock, client: socket.socket, head: str) -> None:
+        await loop.sock_sendall(client, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            for _ in range(1100):
+                await loop.sock_sendall(client, b"10000\r\n" + bytes(65536) + b"\r\n")
+        assert b" 413 " in await loop.sock_recv(client, 1000)
+
+    in_moved_time(endlessly, tmp_path)
 
 
 def test_an_upgrade_to_a_websocket_is_not_made(tmp_path: Path) -> None:
