@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 import eval.view.server
-import serve.api
 from eval.view.server import SiteServer, open_site
 from retroformer.coach.stories.runs import open_runs
 from retroformer.config.file import load
@@ -23,8 +22,6 @@ from retroformer.endpoint.server import Guard, server_of
 from retroformer.integrations.gateway import service
 from retroformer.integrations.mcp import adviser
 from retroformer.integrations.otlp import listener
-from serve.api import OpenAI
-from serve.guards import Guards
 from tests.eval.view.serving import serving
 from tests.serve.clock import MovableClock, running_clock
 from tests.support.attacks import Target, may_be_read_by_pages, served_attacks, statuses
@@ -139,9 +136,13 @@ def application(name: str, folder: Path, port: int, stack: ExitStack) -> Guard:
     if name == "mcp":
         config = load(write_gateway_config(folder, "http://127.0.0.1:9/v1"), [])
         return adviser.application(adviser.adviser(stack.enter_context(adviser.reflector_of(config))))
+    from serve.api import OpenAI
+    from serve.api import application as api
+    from serve.guards import Guards
+
     loaded = asyncio.get_running_loop().create_future()
     loaded.set_result(None)
-    return Guards(serve.api.application(OpenAI(loaded).routes(hand_over=True)), loaded)
+    return Guards(api(OpenAI(loaded).routes(hand_over=True)), loaded)
 
 
 @asynccontextmanager
@@ -157,12 +158,16 @@ async def served(name: str, folder: Path) -> AsyncIterator[tuple[socket.socket, 
         else:
             server = server_of(application(name, folder, address[1], stack))
             serving = asyncio.create_task(server.serve(sockets=[listening]))
+            await running_clock().wait_until(lambda: server.started)
         client.setblocking(False)
         await running_clock().wait_until(lambda: client.connect_ex(address) in (0, errno.EISCONN))
         host = f"127.0.0.1:{address[1]}"
         kind = f"Origin: http://{host}\r\nContent-Type: {FORM if name == 'view' else 'application/json'}"
         yield client, f"POST {ROUTES[name]} HTTP/1.1\r\nHost: {host}\r\n{kind}\r\n"
-        serving.cancel()
+        if name == "gateway":
+            serving.cancel()
+        else:
+            server.should_exit = server.force_exit = True
         await asyncio.wait({serving})
 
 
@@ -220,7 +225,7 @@ def test_a_slow_request_is_cut_off_by_every_server(attack: str, tmp_path: Path) 
             await asyncio.wait_for(loop.sock_recv(client, 1), 0.2)
         loop.advance(0.3 * seconds)
         received = await rest(loop, client)
-        assert not received or b" 408 " in received
+        assert not received or b" 408 " in received, head
 
     in_moved_time(slowly, tmp_path)
 
