@@ -7,6 +7,7 @@ error, and holds a thread for each request.
 import asyncio
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,13 +28,24 @@ from .answers import Answers
 from .api import choice_of, usage_of
 from .engine.generation import Output
 from .guards import read_json, while_connected
-from .requests import CompletionRequest, Prompt, RenderedChat, prompt_tokens
+from .requests import Chat, CompletionRequest, Prompt, RequestMessage, prompt_tokens
 
 HEARTBEAT_SECONDS = 30.0
 """Pause between heartbeats; the controller forgets a worker after 90 seconds without one."""
 POLL_SECONDS, CONTROLLER_SECONDS = 1.0, 10.0
 PIECE_END = b"\0"
 """Delimiter after every piece of a stream."""
+CONVERSATION = Conversation(
+    name="ours",
+    system_template="\0system\0{system_message}",
+    roles=("\0user\0", "\0assistant\0"),
+    sep_style=SeparatorStyle.NO_COLON_SINGLE,
+    sep="",
+    stop_token_ids=[],
+)
+"""Template with which FastChat writes a chat so that it can be read again, and written by the model's own template."""
+_MARK = re.compile("\0(system|user|assistant)\0")
+"""Mark before each message of such a chat: texts have no NUL."""
 _CODES = {404: ErrorCode.INVALID_MODEL, 429: ErrorCode.ENGINE_OVERLOADED, 500: ErrorCode.INTERNAL_ERROR}
 
 logger = logging.getLogger(__name__)
@@ -43,25 +55,21 @@ class FastChatWorker:
     """Routes of FastChat's worker protocol, and the registration at a controller."""
 
     _answers: Answers
-    _template: dict[str, Any]
 
     def __init__(self, controller: str, address: str) -> None:
         """Prepare a worker that others reach at `address`. No route may be called before `start`."""
         self._controller, self._address = controller, address
 
     def start(self, answers: Answers) -> None:
-        """Register at the controller, and keep registered, with all names that are served.
-
-        Raises ConfigError if FastChat cannot write the prompts of this model.
-        """
-        self._answers, self._template = answers, conversation_template(answers.model.render)
+        """Register at the controller, and keep registered, with all names that are served."""
+        self._answers = answers
         threading.Thread(target=self._stay_registered, name="controller", daemon=True).start()
 
     def routes(self) -> list[Route]:
         """Return the routes that the controller and FastChat's API server call. They send no key."""
         replies: dict[str, Callable[[], Any]] = {
             "/worker_get_status": lambda: _status(self._answers),
-            "/worker_get_conv_template": lambda: {"conv": self._template},
+            "/worker_get_conv_template": lambda: {"conv": vars(CONVERSATION)},
             "/model_details": lambda: {"context_length": self._answers.model.context_tokens},
             "/worker_get_embeddings": lambda: _refusal(Refusal(400, "Embeddings are not served here.")),
         }
@@ -97,9 +105,9 @@ class FastChatWorker:
     async def _count(self, request: Request) -> Response:
         model, prompt = self._answers.model, str((await read_json(request)).get("prompt", ""))
         try:
-            count = len(await asyncio.to_thread(prompt_tokens, model, RenderedChat(prompt)))
-        except Refusal:  # It is empty or too long; FastChat refuses the latter by its count.
-            count = model.context_tokens + 1 if prompt else 0
+            count = len(await asyncio.to_thread(prompt_tokens, model, _prompt_of(prompt)))
+        except Refusal as refusal:  # One that is too long, and not at fault in a field, is refused by its count.
+            count = model.context_tokens + 1 if refusal.field is None else 0
         return JSONResponse({"count": count, "error_code": 0})
 
     def _stay_registered(self) -> None:
@@ -131,76 +139,28 @@ class FastChatWorker:
         return answer.content
 
 
-def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> dict[str, Any]:
-    """Return the template with which FastChat writes a chat as `render`, the model's chat template, does.
-
-    Raises ConfigError if FastChat has no such template.
-    """
-    try:
-        conversation = _guess_conversation(render)
-        is_exact = all(_fastchat_prompt(conversation, chat) == render(chat) for chat in _examples())
-    except Exception:  # Chat templates are third-party programs and may raise anything.
-        is_exact = False
-    if not is_exact:
-        raise ConfigError(
-            "FastChat cannot write chats as this model's chat template does, since it has no form for its system "
-            "message, its turns or its white space: leave --fastchat and serve.controller out."
-        )
-    return dict(vars(conversation))
+def _prompt_of(text: str) -> Prompt:
+    """Return a prompt of FastChat's API server as what it was made of: a chat, or a text."""
+    if not text.startswith(CONVERSATION.system_template.partition("{")[0]):
+        return text
+    _, *parts = _MARK.split(text)
+    # The last turn is the answer's; FastChat writes an empty system message if there is none.
+    turns = [turn for turn in zip(parts[::2], parts[1::2], strict=True) if turn != ("system", "")][:-1]
+    return Chat([RequestMessage.model_validate({"role": role, "content": content}) for role, content in turns])
 
 
-def _guess_conversation(render: Callable[[Sequence[dict[str, str]]], str]) -> Any:
-    """Return FastChat's conversation of a model that writes every turn in one fixed form.
-
-    What the model writes between two messages becomes part of the later one's role, so that FastChat adds nothing else.
-    """
-    system, first, answer, second = "<system>", "<first>", "<answer>", "<second>"
-    turns = [("user", first), ("assistant", answer), ("user", second)]
-    chat = [{"role": role, "content": content} for role, content in turns]
-    before, user = render([{"role": "system", "content": system}, *chat]).split(first)[0].split(system)
-    return Conversation(
-        name="ours",
-        system_template=before.replace("{", "{{").replace("}", "}}") + "{system_message}",
-        system_message=render(chat).split(first)[0].removeprefix(before).removesuffix(user),
-        roles=(user, render(chat).split(second)[1]),
-        sep_style=SeparatorStyle.NO_COLON_SINGLE,
-        sep="",
-        stop_token_ids=[],
-    )
-
-
-def _examples() -> list[list[dict[str, str]]]:
-    """Return chats that a template of one fixed form writes as FastChat does."""
-    user = {"role": "user", "content": "  Where is {the} mug?\n"}
-    assistant, empty = {"role": "assistant", "content": "There.\n\n"}, {"role": "user", "content": ""}
-    chats = [[user], [empty], [user, assistant, user], [user, user], [user, assistant, empty, assistant, user]]
-    return [*chats, *([{"role": "system", "content": " Be brief: {0}. "}, *chat] for chat in chats)]
-
-
-def _fastchat_prompt(conversation: Any, chat: Sequence[dict[str, str]]) -> str:
-    """Return the prompt that FastChat's API server makes of a chat."""
-    conversation = conversation.copy()
-    for message in chat:
-        if message["role"] == "system":
-            conversation.set_system_message(message["content"])
-        else:
-            conversation.append_message(conversation.roles[message["role"] == "assistant"], message["content"])
-    conversation.append_message(conversation.roles[1], None)
-    return str(conversation.get_prompt())
-
-
-class RenderedRequest(CompletionRequest):
+class FastChatRequest(CompletionRequest):
     """A request of FastChat's API server, which writes chats as texts."""
 
     @property
     def prompts(self) -> Sequence[Prompt]:
-        return [RenderedChat(prompt) if isinstance(prompt, str) else prompt for prompt in self.prompt]
+        return [_prompt_of(prompt) if isinstance(prompt, str) else prompt for prompt in self.prompt]
 
 
 def _completion(fields: dict[str, Any], *, stream: bool) -> CompletionRequest:
     """Return the request that FastChat's API server sends to a worker."""
     limit = fields.pop("max_new_tokens", None)
-    return RenderedRequest.parse({**fields, "max_tokens": limit, "stream": stream})
+    return FastChatRequest.parse({**fields, "max_tokens": limit, "stream": stream})
 
 
 def _piece(body: CompletionRequest, output: Output) -> dict[str, Any]:

@@ -241,6 +241,15 @@ def test_chunks_without_end_are_cut_off_by_every_server(tmp_path: Path) -> None:
     in_moved_time(endlessly, tmp_path)
 
 
+def test_an_mcp_client_leaves_no_session_in_memory(tmp_path: Path) -> None:
+    with target("mcp", tmp_path) as attacked:
+        about = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "mine", "version": "1"}}
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+        headers = {"Accept": "application/json, text/event-stream"}
+        answer = httpx.post(f"http://{attacked.host}/mcp", json=asked, headers=headers)
+        assert (answer.status_code, "mcp-session-id" in answer.headers) == (200, False)
+
+
 def test_an_upgrade_to_a_websocket_is_not_made(tmp_path: Path) -> None:
     upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA"
     for name in ("gateway", "listen"):

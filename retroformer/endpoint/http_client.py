@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -144,6 +145,8 @@ def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: 
     return httpx.AsyncClient(
         headers=ACCEPTED | dict(headers or {}),
         timeout=timeout,
+        # A server could fill every later request with its cookies.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         limits=httpx.Limits(max_keepalive_connections=_IDLE_CONNECTIONS),
         proxy=way.proxy,
         verify=way.trusted,

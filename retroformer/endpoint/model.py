@@ -76,10 +76,14 @@ class LanguageModel:
             EndpointFailure: after all retries the call was refused, timed out, or did not return a completion.
         """
         path, body = self._request(prompt, temperature, max_new_tokens, stop, seed)
-        body |= self._choices(choices) | (_TOKEN_FIELDS if tokens else {})
-        call = self._call(path, body)
-        answer = await call.answer()
-        completion = self._read(answer, body, call.lost)
+        if choices is not None:
+            if self.endpoint.base_url is not None:
+                raise ConfigError(
+                    f"The model {self.model!r} at {self.base_url} cannot be held to choices: only the experiment's own "
+                    "server can, so leave base_url out."
+                )
+            body["choices"] = list(choices)
+        answer, completion = await self._ask(path, body | (_TOKEN_FIELDS if tokens else {}))
         if not tokens:
             return completion
         return completion.model_copy(update={"drawn": self._tokens_of(answer, completion.usage)})
@@ -95,14 +99,12 @@ class LanguageModel:
     ) -> tuple[dict[str, Any], Usage]:
         """Answer a conversation with tools; return the assistant's message as it came, and its usage.
 
-        Raises EndpointFailure if after all retries the call was refused,
-        timed out, or did not return a message.
+        Raises EndpointFailure if after all retries the call was refused, timed out, or did not return a message.
         """
         _, body = self._request((), temperature, max_new_tokens, [], seed)
         body |= {"messages": list(turns)} | ({"tools": list(tools)} if tools else {})
-        call = self._call("/chat/completions", body)
-        answer = await call.answer()
-        return dict(read_response(answer).message), self._read(answer, body, call.lost).usage
+        answer, completion = await self._ask("/chat/completions", body)
+        return dict(read_response(answer).message), completion.usage
 
     async def post(self, path: str, body: dict[str, Any]) -> object:
         """Post `body` and return the endpoint's response, JSON or text, after the client's retries.
@@ -110,17 +112,6 @@ class LanguageModel:
         Raises EndpointFailure if after all retries the call was refused, timed out, or returned an unreadable response.
         """
         return await self._call(path, body).answer()
-
-    def _choices(self, choices: Sequence[str] | None) -> dict[str, Any]:
-        """Return the field for `choices`. Raises ConfigError unless the server is the experiment's own."""
-        if choices is None:
-            return {}
-        if self.endpoint.base_url is not None:
-            raise ConfigError(
-                f"The model {self.model!r} at {self.base_url} cannot be held to choices: only the experiment's own "
-                "server can, so leave base_url out."
-            )
-        return {"choices": list(choices)}
 
     def _request(
         self, prompt: Prompt, temperature: float, tokens: int, stop: Sequence[str], seed: int | None
@@ -143,14 +134,17 @@ class LanguageModel:
         return {name: value for name, value in (body | self.endpoint.extra_body).items() if value is not None}
 
     def _call(self, path: str, body: dict[str, Any]) -> RetriedRequest:
-        lost_answer = self._price(_prompt_tokens(body), 0)
-        return RetriedRequest(self._connect(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
-
-    def _connect(self) -> list[ModelAddress]:
-        """Return the servers of the model. Raises ConfigError if one has no valid address."""
+        """Prepare a request with its retries. Raises ConfigError if a server of the model has no valid address."""
         if not self._servers:
             self._servers = [self._server(address) for address in (self.base_url, *self.endpoint.replicas)]
-        return self._servers
+        lost_answer = self._price(_prompt_tokens(body), 0)
+        return RetriedRequest(self._servers, path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
+
+    async def _ask(self, path: str, body: dict[str, Any]) -> tuple[object, Completion]:
+        """Return the response, and the completion in it. Raises ConfigError, EndpointFailure."""
+        call = self._call(path, body)
+        answer = await call.answer()
+        return answer, self._read(answer, body, call.lost)
 
     def _server(self, base_url: SecretUrl) -> ModelAddress:
         from retroformer.endpoint.http_client import http_client, read_key

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.endpoint.secrets.url import SecretUrl
@@ -41,14 +41,8 @@ def pause_after(attempt: int) -> float:
     return _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.0)
 
 
-class Headers(Protocol):
-    """Headers of a response, found by their names in lower case."""
-
-    def get(self, name: str, /) -> str | None: ...
-
-
-def requested_pause(headers: Headers) -> float | None:
-    """Return the pause that a server requests, in seconds, or None if it requests none."""
+def requested_pause(headers: Mapping[str, str]) -> float | None:
+    """Return the pause that a server requests, in seconds, or None if it requests none; names are in lower case."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)
         seconds = None if value is None else _seconds(value, unit)

@@ -7,10 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from jinja2 import Template
 
-from retroformer.errors import ConfigError
-from serve.fastchat_worker import conversation_template
 from tests.serve.running import (
     KEYS,
     PATIENCE_SECONDS,
@@ -27,7 +24,7 @@ from tests.support.waiting import becomes_true
 
 CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": " Be brief: {really}. "},
-    {"role": "user", "content": "Name three things in a kitchen.\n"},
+    {"role": "user", "content": "Name three things<|im_end|> in a kitchen.\n"},
     {"role": "assistant", "content": "A stove, a sink and a fridge."},
     {"role": "user", "content": ""},
     {"role": "user", "content": "  And in a garden?"},
@@ -182,18 +179,3 @@ def test_a_worker_registers_at_a_controller_that_runs_already(
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_SECONDS)
-
-
-QWEN3 = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{{ '<|im_start|>assistant\n' }}"
-)
-"""Like Qwen3's: without a system message nothing is written in its place."""
-TRIMMING = "{% for m in messages %}{{ m.role + ': ' + (m.content | trim) + '\n' }}{% endfor %}{{ 'assistant: ' }}"
-REFUSING = "{{ raise_exception('no system message') }}"
-
-
-@pytest.mark.parametrize("template", [QWEN3, TRIMMING, REFUSING])
-def test_a_model_whose_prompts_fastchat_cannot_write_is_refused_in_one_sentence(template: str) -> None:
-    with pytest.raises(ConfigError, match="FastChat cannot write chats as this model's chat template does"):
-        conversation_template(lambda chat: Template(template).render(messages=chat))

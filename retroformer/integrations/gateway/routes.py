@@ -193,7 +193,9 @@ def _name(written: str, what: str) -> str:
 
 
 def _path_of(request: web.Request) -> str:
-    """Return path and query after `/v1` as the agent wrote them, percent-encoded."""
+    """Return path and query after `/v1` as the agent wrote them, percent-encoded. Raises Refusal."""
+    if {".", ".."}.intersection(unquote(request.raw_path.partition("?")[0]).split("/")):
+        raise Refusal(400, "The path has dot segments, which may lead out of the provider's address: leave them out.")
     if "run" in request.match_info:
         return request.raw_path.split("/", 3)[3].removeprefix("v1")
     return request.raw_path.removeprefix("/v1")

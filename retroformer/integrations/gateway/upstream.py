@@ -101,6 +101,10 @@ class Upstream:
                 f"The provider at {self.url} cannot be reached ({reason_of(error)}): check --upstream and the network."
             ) from error
         try:
+            if answer.status < 200:
+                raise EndpointFailure(
+                    f"The provider at {self.url} wants to switch to another protocol: HTTP is spoken here."
+                )
             yield answer
         finally:
             # A connection whose answer was not read to its end is closed, so that the provider stops.

@@ -58,7 +58,13 @@ def adviser(reflector: Reflector) -> "FastMCP":
 
     # The guard below checks hosts and origins.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    server = FastMCP("retroformer", instructions=_INSTRUCTIONS, log_level="WARNING", transport_security=unchecked)
+    server = FastMCP(
+        "retroformer",
+        instructions=_INSTRUCTIONS,
+        log_level="WARNING",
+        transport_security=unchecked,
+        stateless_http=True,  # Sessions would stay in memory for ever.
+    )
 
     @server.tool()
     async def advise(task: str, attempt: str, score: float = 0.0) -> dict[str, str]:

@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -65,7 +64,11 @@ def app(inbox: Path) -> Guard:
             return _error(Refusal(error.status, sentence), request.headers.items())
         except Refusal as refusal:
             return _error(refusal, request.headers.items())
-        return Response(_receipt(kind, faults), media_type=kind)
+        receipt = ExportTraceServiceResponse()
+        if faults:
+            receipt.partial_success.rejected_spans = len(faults)
+            receipt.partial_success.error_message = " ".join(faults[:_SHOWN_FAULTS])
+        return Response(_body(receipt, kind), media_type=kind)
 
     routes = [Route(PATH, receive, methods=["POST"])]
     return Guard(Starlette(routes=routes), _error, types=[_PROTOBUF, JSON], body_bytes=MESSAGE_BYTES)
@@ -119,24 +122,17 @@ def _check_span(text: str, span: Span, raw: Any) -> None:
         model_call(span)
 
 
-def _receipt(kind: str, faults: list[str]) -> bytes:
-    """Return the body of an answer with status 200, which says what was not kept."""
-    message = " ".join(faults[:_SHOWN_FAULTS])
+def _body(message: Message, kind: str) -> bytes:
+    """Return a message of the protocol in the encoding of the request."""
     if kind == JSON:
-        partial_success = {"partialSuccess": {"rejectedSpans": str(len(faults)), "errorMessage": message}}
-        return json.dumps(partial_success if faults else {}).encode()
-    rejected = ExportTracePartialSuccess(rejected_spans=len(faults), error_message=message) if faults else None
-    body: bytes = ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
+        return json.dumps(MessageToDict(message)).encode()
+    body: bytes = message.SerializeToString()
     return body
 
 
 def _error(refusal: Refusal, headers: Headers) -> Response:
     """Return an error with google.rpc.Status in the encoding of the request."""
-    more = {"Retry-After": str(RETRY_SECONDS)} if refusal.status == 503 else {}
-    code = _UNAVAILABLE if refusal.status == 503 else _INVALID
-    kind = _kind(headers)
-    if kind == _PROTOBUF:
-        body = Status(code=code, message=refusal.message).SerializeToString()
-    else:
-        body = json.dumps({"code": code, "message": refusal.message}).encode()
+    busy, kind = refusal.status == 503, _kind(headers)
+    body = _body(Status(code=_UNAVAILABLE if busy else _INVALID, message=refusal.message), kind)
+    more = {"Retry-After": str(RETRY_SECONDS)} if busy else {}
     return Response(body, refusal.status, refusal.headers | more, kind)

@@ -1,5 +1,6 @@
 """Tests of the HTTP client: deadlines, bombs, proxies and certificates, against real servers."""
 
+import asyncio
 import gzip
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import pytest
 import zstandard
 
 import retroformer as rf
-from retroformer.endpoint.http_client import NoAnswer, certificates, fetch_now, proxy_for
+from retroformer.endpoint.http_client import NoAnswer, certificates, exchange, fetch_now, http_client, proxy_for
 from retroformer.errors import ConfigError
 from tests.support.codes import enter, opens
 from tests.support.raw_server import Answer, RawServer, Request, Write, http
@@ -72,6 +73,25 @@ def test_all_members_of_a_gzip_are_read() -> None:
     words = [b"One, ", b"", b"two, " * 10_000, b"three"]
     with RawServer(packed("gzip", b"".join(map(gzip.compress, words)))) as server:
         assert fetch_now("GET", server.url, 5.0).content == b"".join(words)
+
+
+def test_no_cookie_of_a_server_is_sent_back() -> None:
+    async def ask_twice(url: str) -> None:
+        async with http_client(url, timeout=5.0) as client:
+            for _ in range(2):
+                await exchange(client, "GET", url)
+
+    cookie = f"set-cookie: filling={'x' * 5000}"
+    with RawServer(lambda _, write: write(http("200 OK", b"{}", cookie))) as server:
+        asyncio.run(ask_twice(server.url))
+        assert ["cookie" in request.headers for request in server.requests] == [False, False]
+
+
+def test_a_server_that_does_not_speak_tls_is_not_a_lack_of_permission() -> None:
+    with RawServer(lambda _, write: write(http("200 OK", b"{}"))) as server:
+        with pytest.raises(NoAnswer, match="SSL") as caught:
+            fetch_now("GET", server.url.replace("http:", "https:"), 5.0)
+        assert "Operation not permitted" not in str(caught.value)
 
 
 @pytest.mark.parametrize("side", ["bytes of a body that drips", "a bomb of gzip", "no end"])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from tests.support.attacks import statuses
 from tests.support.gateway import RunningGateway, gateway, write_gateway_config
 from tests.support.raw_server import RawServer, Request, Write
 from tests.support.raw_server import http as response
@@ -216,6 +217,14 @@ def test_a_provider_that_breaks_off_breaks_off_for_the_agent_and_is_not_recorded
     assert httpx.post(f"http://{running.host}/runs/broken/score", json={"score": 0}).status_code == 409
 
 
+def test_a_provider_that_switches_to_another_protocol_is_refused(running: RunningGateway, provider: RawServer) -> None:
+    switch = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    provider.answer = lambda _, write: write(switch)
+    for base in (running.of_run("switched"), f"http://{running.host}/v1"):
+        answer = httpx.post(f"{base}/chat/completions", content=ASK, headers=JSON)
+        assert (answer.status_code, "another protocol" in answer.text) == (502, True)
+
+
 def test_an_agent_that_leaves_ends_the_call_of_the_provider(running: RunningGateway, provider: RawServer) -> None:
     def answer(_: Request, write: Write) -> None:
         write(head())
@@ -232,6 +241,15 @@ def test_an_agent_that_leaves_ends_the_call_of_the_provider(running: RunningGate
 def test_a_page_of_another_host_cannot_call_the_gateway(running: RunningGateway, provider: RawServer) -> None:
     answer = httpx.get(f"http://{running.host}/v1/models", headers={"Host": "rebound.example"})
     assert answer.status_code == 421
+    assert not provider.requests
+
+
+@pytest.mark.parametrize("path", ["/v1/../admin", "/v1/%2e%2E/admin", "/runs/mine/v1/../../admin", "/v1/a%2f../../b"])
+def test_no_path_leads_out_of_the_address_of_the_provider(
+    running: RunningGateway, provider: RawServer, path: str
+) -> None:
+    request = f"GET {path} HTTP/1.1\r\nHost: {running.host}\r\nConnection: close\r\n\r\n"
+    assert statuses(running.host, request.encode()) == [400]
     assert not provider.requests
 
 
