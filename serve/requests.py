@@ -140,13 +140,7 @@ class Chat(NamedTuple):
     messages: Sequence[RequestMessage]
 
 
-class RenderedChat(NamedTuple):
-    """A prompt that another program has made of a chat, with control tokens."""
-
-    text: str
-
-
-Prompt: TypeAlias = str | list[int] | Chat | RenderedChat
+Prompt: TypeAlias = str | list[int] | Chat
 """A text in which nothing is a control token, token ids, or a chat."""
 
 
@@ -261,18 +255,16 @@ def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
     Raises Refusal if it is too long for the context or empty, has a token outside the vocabulary, which would fail
     every row of its pass, or is a chat that the model's chat template refuses.
     """
-    if isinstance(prompt, Chat):
-        try:
-            prompt = RenderedChat(model.render([message.model_dump() for message in prompt.messages]))
-        except Exception as error:  # Chat templates are third-party programs and may raise anything.
-            raise Refusal(400, f"The model's chat template refuses this: {error}.", "messages") from error
     if isinstance(prompt, list):
         tokens = prompt
     else:
-        text, encode = (prompt, model.encode_content) if isinstance(prompt, str) else (prompt.text, model.encode)
+        try:
+            text = prompt if isinstance(prompt, str) else model.render([each.model_dump() for each in prompt.messages])
+        except Exception as error:  # Chat templates are third-party programs and may raise anything.
+            raise Refusal(400, f"The model's chat template refuses this: {error}.", "messages") from error
         if len(text) > model.longest_text:
             raise _too_long(model, f"more than {model.context_tokens}")
-        tokens = encode(text)
+        tokens = model.encode_content(text) if isinstance(prompt, str) else model.encode(text)
     if not tokens:
         raise Refusal(400, "The prompt has no tokens, and at least one is needed.", "prompt")
     if not 0 <= min(tokens) <= max(tokens) < model.vocabulary:

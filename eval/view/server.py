@@ -64,29 +64,27 @@ def application(site: Site, port: int) -> Guard:
             return RedirectResponse(await run_in_threadpool(mark_story, site, fields), 303)
         except NoSuchPage as wrong:
             return _message(site, str(wrong), 400)
-        except StoreError as error:
-            return _message(site, str(error), 503)
 
     static = Mount("/static", StaticFiles(directory=FOLDER / "static", follow_symlink=False))
     pages_and_forms = Starlette(
         routes=[*pages, Route("/version", version, methods=["GET"]), Route("/mark", mark, methods=["POST"]), static],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=_with_policy)],
-        exception_handlers={404: lambda request, _: _message(site, "There is no such page.", 404)},
+        exception_handlers={
+            404: lambda request, _: _message(site, "There is no such page.", 404),
+            NoSuchPage: _error_page(site, 404),
+            StoreError: _error_page(site, 503),
+            RetroformerError: _error_page(site, 500),
+        },
     )
     return Guard(pages_and_forms, _refused, types=[FORM], body_bytes=_FORM_BYTES, port=port)
 
 
 def _endpoint(site: Site, path: str, show: PageOf) -> Callable[[Request], Response]:
-    def endpoint(request: Request) -> Response:
-        try:
-            page = show(site, request.query_params)
-            return HTMLResponse(site.render(page, path))
-        except NoSuchPage as missing:
-            return _message(site, str(missing), 404)
-        except RetroformerError as error:
-            return _message(site, str(error), 503 if isinstance(error, StoreError) else 500)
+    return lambda request: HTMLResponse(site.render(show(site, request.query_params), path))
 
-    return endpoint
+
+def _error_page(site: Site, status: int) -> Callable[[Request, Exception], Response]:
+    return lambda _, error: _message(site, str(error), status)
 
 
 def _message(site: Site, text: str, status: int) -> Response:

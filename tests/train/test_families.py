@@ -22,7 +22,7 @@ from retroformer.run.store import open_store
 from serve.engine.model import BASE, Model
 from serve.engine.prefixes import PrefixStore
 from serve.engine.slots import KeyValueSlots
-from serve.requests import Chat, RenderedChat, RequestMessage, prompt_tokens
+from serve.requests import Chat, RequestMessage, prompt_tokens
 from tests.serve.running import http_request, ready_line, start
 from tests.support.characters import attempt_at
 from tests.support.facts import add_trajectory
@@ -272,7 +272,7 @@ def test_control_tokens_in_a_text_are_read_as_text_in_training_and_serving(name:
         chat = Chat([RequestMessage(role="user", content=said)])
         assert prompt_tokens(served, chat) == prompt_ids(tokenizer, (Message(role="user", content=said),))
         assert prompt_tokens(served, said) == served.turn(said)[:-1] == response_ids(tokenizer, said)[:-1]
-        assert prompt_tokens(served, RenderedChat(added[-1])) == [own.convert_tokens_to_ids(added[-1])]
+        assert served.encode(added[-1]) == [own.convert_tokens_to_ids(added[-1])]
 
 
 def test_a_text_that_looks_like_a_control_token_once_it_is_normalised_is_none(tmp_path: Path) -> None:
