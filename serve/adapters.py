@@ -1,15 +1,15 @@
 """The adapters and other models that a worker serves by name: trained, handed over by clients, and promoted ones."""
 
-import itertools
 import logging
 import os
 import re
+import secrets
 import stat
 import threading
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import JsonValue
 
@@ -28,8 +28,7 @@ from retroformer.run.provenance import (
 )
 from retroformer.run.stage_metrics import require_same_base
 
-from .engine.engine import Engine
-from .engine.model import BASE, Model
+from .engine.model import BASE
 from .served_names import ServedNames
 
 PINNED_DIGITS = 12
@@ -91,10 +90,41 @@ def add_pinned_names(targets: Mapping[str, Target]) -> dict[str, Target]:
     return {**targets, **{f"{name}@{hashes[name][:PINNED_DIGITS]}": target for name, target in targets.items()}}
 
 
+class AdapterHolder(Protocol):
+    """Holds a base model and adapters that are loaded and unloaded by name."""
+
+    quantization: str
+    """Quantisation of the base weights, such as `nf4`; `none` without one."""
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load the adapter in `folder` under a name that was never used. Raises RetroformerError."""
+        ...
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter."""
+        ...
+
+
+class AdapterUser(Protocol):
+    """Runs requests for adapters."""
+
+    def uses_adapter(self, adapter: str) -> bool:
+        """Return True if requests for `adapter` are running or waiting."""
+        ...
+
+
 class ServedModels:
     """The served names, which may change from any thread while requests run."""
 
-    def __init__(self, model: Model, engine: Engine, targets: Mapping[str, Target], dtype: str) -> None:
+    def __init__(
+        self,
+        model: AdapterHolder,
+        engine: AdapterUser,
+        targets: Mapping[str, Target],
+        dtype: str,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
+        """Serve these targets; `versions` are those of programs besides the packages of this process."""
         self._model, self._engine = model, engine
         self.targets = targets
         self.changing = threading.RLock()
@@ -102,22 +132,24 @@ class ServedModels:
         self._facts: dict[str, Any] = {
             "dtype": dtype,
             "quantization": model.quantization,
-            "versions": package_versions(),
+            "versions": package_versions() | dict(versions or {}),
         }
         self._handed_over: dict[str, str] = {}
         """The engine's names of handed-over adapters by the served names."""
-        self._numbers = itertools.count()
 
     @property
     def provenance(self) -> Provenance:
         """The hashes of all served models, and what they run on."""
         return Provenance(models={name: target.model for name, target in self.targets.items()}, **self._facts)
 
-    def load(self, folder: Path) -> str:
-        """Load an adapter and return the engine's name of it. Raises MissingInput, ConfigError, DamagedFile."""
+    def load(self, label: str, folder: Path, sha256: str) -> str:
+        """Load an adapter with this hash and return the engine's name of it, which begins with `label`.
+
+        Raises MissingInput, ConfigError, DamagedFile, and ServiceError if other servers do not take it.
+        """
         require_same_base(folder, self.targets["base"].model.base_sha256)
-        # A name that the engine never had: its prefix cache still has entries under earlier names.
-        name = f"loaded{next(self._numbers)}"
+        # A name that no engine had, even before a restart: prefix caches still have entries under earlier names.
+        name = f"{label}@{sha256[:PINNED_DIGITS]}-{secrets.token_hex(4)}"
         self._model.load_adapter(name, folder)
         return name
 
@@ -148,7 +180,7 @@ class ServedModels:
                 raise Refusal(400, f"{limit} ({', '.join(self._handed_over)}).")
             try:
                 sha256 = folder_sha256(folder)
-                self._handed_over[name] = adapter = self.load(folder)
+                self._handed_over[name] = adapter = self.load(name, folder, sha256)
             except RetroformerError as error:
                 raise Refusal(400, str(error)) from error
             served = self.targets["base"].model.model_copy(update={"adapter_sha256": sha256})
@@ -205,7 +237,8 @@ class PromotedReflector:
         records = self._history.records()
         adapter = current_of(records)
         if adapter is not None and adapter.sha256 not in self._engine_names:
-            self._engine_names[adapter.sha256] = self._served.load(self._history.folder_of(adapter))
+            folder = self._history.folder_of(adapter)
+            self._engine_names[adapter.sha256] = self._served.load(adapter.name, folder, adapter.sha256)
         if adapter is None or self._current is None or self._current.sha256 != adapter.sha256:
             self._serve(adapter)
         self._current, self._records = adapter, len(records)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from retroformer.endpoint.request_guard import Refusal
 
 from .adapters import ServedModels, Target
+from .engine.chat_tokenizer import ChatTokenizer
 from .engine.engine import Engine
 from .engine.generation import DecodedText, Output, Request, Scoring, TextGeneration
 from .engine.model import Model
@@ -27,23 +29,22 @@ STUCK_SECONDS = 900.0
 _SEEDS = 1 << 63
 
 
-class Answers:
+class Answers(ABC):
     """Answers requests with the served models."""
 
-    def __init__(self, model: Model, engine: Engine, served: ServedModels) -> None:
+    def __init__(self, model: ChatTokenizer, served: ServedModels) -> None:
         self.model, self.served = model, served
-        self._engine = engine
         self._reserved = 0
 
     @property
     def load(self) -> int:
         """Number of texts in progress."""
-        return self._engine.load
+        return self._reserved
 
     @property
+    @abstractmethod
     def healthy(self) -> bool:
-        """True if requests can finish: the engine's thread lives and no pass is stuck."""
-        return self._engine.alive and self._engine.pass_seconds < STUCK_SECONDS
+        """True if requests can finish."""
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[dict[int, Output], None]:
         """Yield the latest outputs of a request by the number of the answer, until all answers are finished.
@@ -61,12 +62,7 @@ class Answers:
             raise Refusal(429, f"{self._reserved} answers are being written, and the limit is {ANSWERS_AT_ONCE}.")
         self._reserved += request.answers
         try:
-            candidates = await asyncio.to_thread(self._candidates, request, target)
-            if len(candidates[0]) > 1:
-                best = [write_best(self._engine, self.model, each, target.reward) for each in candidates]
-                yield dict(enumerate(await asyncio.gather(*best)))
-                return
-            async with contextlib.aclosing(_outputs(self._engine, [only for (only,) in candidates])) as outputs:
+            async with contextlib.aclosing(self._generate(request, target)) as outputs:
                 async for latest in outputs:
                     yield latest
         finally:
@@ -76,6 +72,47 @@ class Answers:
         """Return the last output of each answer. Raises Refusal, as `stream` does."""
         return await _last(self.stream(request))
 
+    @abstractmethod
+    def _generate(self, request: GenerationRequest, target: Target) -> AsyncGenerator[dict[int, Output], None]:
+        """Write the texts of a request with these models, and yield outputs as `stream` does."""
+
+    def _limit(self, request: GenerationRequest, prompt: Sequence[int]) -> int:
+        """Return the largest number of tokens that may follow this prompt."""
+        return min(request.max_tokens or self.model.context_tokens, self.model.context_tokens - len(prompt))
+
+    def _ends(self, request: GenerationRequest) -> set[int]:
+        """Return the tokens that end a text of this request."""
+        return {*request.stop_token_ids, *(() if request.ignore_eos else self.model.stop_tokens)}
+
+
+class EngineAnswers(Answers):
+    """Answers requests with the engine of this process."""
+
+    model: Model
+
+    def __init__(self, model: Model, engine: Engine, served: ServedModels) -> None:
+        super().__init__(model, served)
+        self._engine = engine
+
+    @property
+    def load(self) -> int:
+        return self._engine.load
+
+    @property
+    def healthy(self) -> bool:
+        """True if the engine's thread lives and no pass is stuck."""
+        return self._engine.alive and self._engine.pass_seconds < STUCK_SECONDS
+
+    async def _generate(self, request: GenerationRequest, target: Target) -> AsyncGenerator[dict[int, Output], None]:
+        candidates = await asyncio.to_thread(self._candidates, request, target)
+        if len(candidates[0]) > 1:
+            best = [write_best(self._engine, self.model, each, target.reward) for each in candidates]
+            yield dict(enumerate(await asyncio.gather(*best)))
+            return
+        async with contextlib.aclosing(_outputs(self._engine, [only for (only,) in candidates])) as outputs:
+            async for latest in outputs:
+                yield latest
+
     def _candidates(self, request: GenerationRequest, target: Target) -> list[list[TextGeneration]]:
         """Return for each answer its generation, or several to choose from. Raises Refusal."""
         sampling = SamplingParameters(
@@ -83,12 +120,11 @@ class Answers:
         )
         # With greedy sampling all candidates would be the same.
         count = 1 if sampling.greedy else target.answers
-        ends = {self.model.stop_tokens[0]} if request.choices else set[int]()
-        ends = ends.union(request.stop_token_ids, () if request.ignore_eos else self.model.stop_tokens)
+        ends = self._ends(request) | ({self.model.stop_tokens[0]} if request.choices else set())
         candidates = []
         for prompt in request.prompts:
             tokens = prompt_tokens(self.model, prompt)
-            limit = min(request.max_tokens or self.model.context_tokens, self.model.context_tokens - len(tokens))
+            limit = self._limit(request, tokens)
             choices = self._choices(request, limit)
             for number in range(request.n):
                 answers = [

@@ -1,8 +1,10 @@
-"""The processes of an endpoint: our worker, and with FastChat its controller and API server before it."""
+"""The processes of an endpoint: our worker, vLLM behind it, and FastChat's controller and API server before it."""
 
 import json
 import logging
 import os
+import secrets
+import shutil
 import threading
 from http import HTTPStatus
 from pathlib import Path
@@ -15,7 +17,7 @@ from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import REFLECTOR
 from retroformer.run.promotions import History
 
-from .served_names import WorkerSettings, record_first_adapter, served_names
+from .served_names import VllmAddresses, WorkerSettings, record_first_adapter, served_names
 from .supervisor import HEALTH, POLL_SECONDS, PROBE_SECONDS, Service, supervise
 
 LOOPBACK = "127.0.0.1"
@@ -71,12 +73,14 @@ def run(
     logs.mkdir(parents=True, exist_ok=True)
     key = next(iter(settings.api_keys), "")
     host, port, services = config.host, config.port, list[Service]()
+    if config.engine == "vllm":
+        settings, services = _vllm(experiment, settings, logs)
     if fastchat:
         # FastChat's servers take no sockets, so their ports are free only a moment before they start.
         front = ListenAddress(host, _free_port(host, port), key)
         controller = ListenAddress(LOOPBACK, _free_port(LOOPBACK, 0))
         settings = settings.model_copy(update={"controller": controller.url, "loopback": True})
-        services = _fastchat(config, settings, controller, front, logs)
+        services += _fastchat(config, settings, controller, front, logs)
         host, port = LOOPBACK, 0
     with listen(port, host, "serve.port") as listening:
         worker = ListenAddress(host, listening.getsockname()[1], key)
@@ -122,6 +126,45 @@ def _worker_settings(experiment: Experiment, *, follow: bool) -> WorkerSettings:
         api_keys=_api_keys(config.api_key_env),
         controller=None if config.controller is None else config.controller.secret_url(),
     )
+
+
+def _vllm(experiment: Experiment, settings: WorkerSettings, logs: Path) -> tuple[WorkerSettings, list[Service]]:
+    """Return the settings of a worker that asks vLLM, and the vLLM server to start, if none is running.
+
+    Raises ConfigError if vLLM is not installed or cannot serve a name, ServiceError if a running one does not answer.
+    """
+    from .vllm_command import ENVIRONMENT, running_servers, vllm_command
+
+    config, names, history = experiment.serve, settings.names, History(experiment.folder)
+    if names.best_of:
+        raise ConfigError(
+            f"serve.engine=vllm has no reward models, and the config asks for {next(iter(names.best_of))!r}: leave "
+            "best-of names out, or set serve.engine=own."
+        )
+    # vLLM reads an adapter again once it has dropped it, when its stage may have been trained again.
+    kept = {name: history.folder_of(history.keep(name, folder)) for name, folder in names.adapters.items()}
+    names = names.model_copy(update={"adapters": kept})
+    command = vllm_command(experiment, names)
+    dtype = command[command.index("--dtype") + 1]
+    settings = settings.model_copy(update={"names": names, "dtype": dtype})
+    if config.vllm is not None:
+        return settings.model_copy(update={"vllm": running_servers(config.vllm, command)}), []
+    program = shutil.which(command[0])
+    if program is None:
+        raise ConfigError(
+            "serve.engine=vllm needs vLLM, and there is no program `vllm` on the PATH: install it in an environment of "
+            "its own and add its bin folder to the PATH, or name a running server in serve.vllm.base_url."
+        )
+    at = ListenAddress(LOOPBACK, _free_port(LOOPBACK, 0), secrets.token_hex(16))
+    where = ["--host", at.host, "--port", str(at.port)]
+    service = Service(
+        "vLLM server",
+        [f"{__package__}.supervisor", program, *command[1:], *where],
+        logs / "vllm.log",
+        _environment(config) | ENVIRONMENT | {"VLLM_API_KEY": at.key},
+        lambda seconds: at.get(HEALTH, seconds)[0] == HTTPStatus.OK,
+    )
+    return settings.model_copy(update={"vllm": VllmAddresses(urls=(at.url,), key=at.key)}), [service]
 
 
 def _fastchat(

@@ -17,7 +17,7 @@ from pydantic import (
 
 from retroformer.endpoint.request_guard import Refusal
 
-from .engine.model import Model
+from .engine.chat_tokenizer import ChatTokenizer
 from .guards import shorten_name
 
 ANSWERS = 128
@@ -249,7 +249,7 @@ class CompletionRequest(GenerationRequest):
         return prompt if self.echo and isinstance(prompt, str) else ""
 
 
-def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
+def prompt_tokens(model: ChatTokenizer, prompt: Prompt) -> list[int]:
     """Return a prompt in tokens.
 
     Raises Refusal if it is too long for the context or empty, has a token outside the vocabulary, which would fail
@@ -274,7 +274,7 @@ def prompt_tokens(model: Model, prompt: Prompt) -> list[int]:
     return tokens
 
 
-def _too_long(model: Model, count: str) -> Refusal:
+def _too_long(model: ChatTokenizer, count: str) -> Refusal:
     return Refusal(
         400,
         f"This model's maximum context length is {model.context_tokens} tokens. However, your messages resulted in "

@@ -43,6 +43,14 @@ class ServedNames(Record):
     """Quantisation of the base."""
 
 
+class VllmAddresses(Record):
+    """vLLM servers that answer for a worker."""
+
+    urls: tuple[str, ...]
+    """Their addresses without /v1."""
+    key: str
+
+
 class WorkerSettings(Record):
     """What a worker process serves, and to whom."""
 
@@ -61,6 +69,8 @@ class WorkerSettings(Record):
     """True if only this machine can reach the server."""
     api_keys: tuple[str, ...]
     """API keys that clients may use; empty if the endpoint requires none."""
+    vllm: VllmAddresses | None = None
+    """Servers that hold the models; None: the worker holds them itself."""
     controller: str | None = None
     """Address of a FastChat controller to register at."""
     address: str = ""

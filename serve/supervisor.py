@@ -99,7 +99,7 @@ class Service:
         """
         if self._process is not None and self.alive and self._is_unresponsive():
             logger.warning("The %s does not answer any more: it is killed.", self.name)
-            self._process.kill()
+            self._signal(signal.SIGKILL)
             self._process.wait()
         now = time.monotonic()
         if self._process is not None and not self.alive:
@@ -133,18 +133,22 @@ class Service:
         return f"{last} ({names.get(code, f'exit code {code}')}; log: {self.log})"
 
     def ask_to_stop(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to its process and to all that it has started, as vLLM starts several."""
         if self._process is not None:
-            self._process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def stop(self, deadline: float) -> None:
         """Wait until it has stopped; kill it at the deadline (on the monotonic clock)."""
         if self._process is None or self._process.stdin is None:
             return
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._signal(signal.SIGKILL)  # Also what it may have left behind.
+        self._process.wait()
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._process = None
@@ -191,3 +195,15 @@ def when_input_closes(call: Callable[[], object]) -> None:
         call()
 
     threading.Thread(target=wait, name="watch standard input", daemon=True).start()
+
+
+def main(command: Sequence[str]) -> None:
+    """Run a program that does not watch its input, in a session of its own, and end both when this input closes."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # The program gets it, too, and this process ends after it.
+    sys.stdin.buffer.readline()
+    when_input_closes(lambda: os.killpg(0, signal.SIGKILL))
+    raise SystemExit(subprocess.run(command, stdin=subprocess.DEVNULL).returncode)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -19,7 +19,7 @@ from retroformer.models.precision import serving_dtype
 from retroformer.run.promotions import History
 
 from .adapters import PromotedReflector, ServedModels, name_targets
-from .answers import Answers
+from .answers import Answers, EngineAnswers
 from .api import OpenAI, application
 from .engine.engine import Engine
 from .engine.model import Model
@@ -27,6 +27,7 @@ from .guards import Guards, allow_many_files
 from .memory_check import require_memory
 from .served_names import WorkerSettings
 from .supervisor import read_first_line
+from .vllm_router import connect
 
 MAX_BATCH_ON_CPU, MAX_BATCH_ON_GPU = 16, 64
 """Largest numbers of requests decoded together."""
@@ -39,19 +40,24 @@ def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     base = base_model_folder(settings.base_model)
     targets = name_targets(base, names, template_settings)
     dtype = serving_dtype(settings.dtype, base, torch)
+    if settings.vllm is not None:
+        return _follow(connect(settings, settings.vllm, base, targets), settings, begin)
     require_memory(base, dtype, names.quantization)
     adapters = {str(folder): folder for folder in names.adapters.values()}
     rewards = {str(folder): folder for folder in names.best_of.values()}
     model = Model(base, adapters, dtype, rewards, template_settings, names.quantization)
     max_batch = MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU
     engine = Engine(model, max_batch, settings.gpu_share)
-    served = ServedModels(model, engine, targets, dtype)
+    answers = EngineAnswers(model, engine, ServedModels(model, engine, targets, dtype))
+    return _follow(answers, settings, begin)
+
+
+def _follow(answers: Answers, settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     if settings.promotions is not None:
-        promoted = PromotedReflector(served, History(settings.promotions))
+        promoted = PromotedReflector(answers.served, History(settings.promotions))
         promoted.update()
         if settings.follow:
             threading.Thread(target=promoted.follow, name="promotions", daemon=True).start()
-    answers = Answers(model, engine, served)
     begin(answers)
     return answers
 

@@ -28,7 +28,7 @@ from retroformer.config.sections.base import (
     Section,
     Spending,
 )
-from retroformer.config.sections.train import Train
+from retroformer.config.sections.train import Generation, Train
 from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
 from retroformer.environments.registry import extras, section_of
 from retroformer.environments.section import EnvironmentSection
@@ -61,6 +61,11 @@ class Serve(Section):
     """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
     auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
     the default."""
+    engine: Literal["own", "vllm"] = "own"
+    """Program that computes the answers. vllm: `vllm serve`, which `retroformer serve` starts, or the servers of
+    `vllm`."""
+    vllm: Generation | None = None
+    """vLLM servers that run already and read this machine's disk; None: one is started."""
     gpu_share: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of a GPU's memory that the server may take, weights included; lower it where training shares the GPU."""
     api_key_env: str | None = None
@@ -69,6 +74,12 @@ class Serve(Section):
     hand_over: bool = False
     """If true, clients of /v1/* may load any adapter on this machine and sample by token ids (needed for `generation`
     of PPO and GRPO)."""
+
+    @model_validator(mode="after")
+    def _servers_are_of_the_engine(self) -> Self:
+        if self.vllm is not None and self.engine == "own":
+            raise ValueError("serve.vllm names servers that nothing uses: set serve.engine=vllm, or leave it out")
+        return self
 
 
 _GENERAL_ARMS: tuple[type[Arm], ...] = (*BASELINES, ModelArm, RetrievedArm)

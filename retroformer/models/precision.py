@@ -25,10 +25,15 @@ def serving_dtype(setting: Literal["auto"] | Dtype, folder: Path, torch: ModuleT
     """
     if setting != "auto":
         return setting
+    return "bfloat16" if base_dtype(folder) == "bfloat16" and computes_bfloat16(torch) else "float32"
+
+
+def base_dtype(folder: Path) -> Dtype:
+    """Return the type of the base in `folder` for serving, whatever the hardware: bfloat16 if it has 16 bits."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # transformers 5 writes `dtype`, earlier versions `torch_dtype`.
     dtype = config.get("dtype") or config.get("torch_dtype")
-    return "bfloat16" if dtype in ("bfloat16", "float16") and computes_bfloat16(torch) else "float32"
+    return "bfloat16" if dtype in ("bfloat16", "float16") else "float32"
 
 
 def nf4(compute_dtype: Any) -> Any:

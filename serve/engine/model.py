@@ -16,19 +16,12 @@ from pydantic import JsonValue
 
 from retroformer.errors import MissingInput, RetroformerError
 from retroformer.models.adapter_weights import require_fit
-from retroformer.models.loading import (
-    PROBE_TOKENS,
-    end_tokens,
-    load_model,
-    load_tokenizer,
-    longest_row,
-    replace_attention,
-)
+from retroformer.models.loading import PROBE_TOKENS, load_model, replace_attention
 from retroformer.models.precision import Quantization, nf4
-from retroformer.models.prompt_template import encode, mark, prompt_text
 from retroformer.run.adapters import ADVISERS, REWARD
 
 from . import attention
+from .chat_tokenizer import ChatTokenizer
 from .linear import LoraWeights, Spans, add_adapter, pack, read_lora, remove_adapter
 from .prefixes import Geometry, PrefixStore
 from .slots import KeyValueSlots
@@ -46,7 +39,7 @@ class PassResult(NamedTuple):
     """Scores of all tokens of the rows whose adapter is a reward model."""
 
 
-class Model:
+class Model(ChatTokenizer):
     """A model in memory. Its methods may be called from any thread, `forward` from one thread at a time."""
 
     def __init__(
@@ -68,19 +61,13 @@ class Model:
 
         AttentionInterface.register(attention.NAME, attention.attend)
         logging.disable_progress_bar()
-        self._tokenizer = load_tokenizer(folder, template_settings)
+        super().__init__(folder, template_settings)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         in_4_bits = {"quantization_config": nf4(getattr(torch, dtype))} if quantization == "nf4" else {}
         model = load_model(folder, dtype=dtype, device_map={"": device}, **in_4_bits).eval()
         replace_attention(model, attention.NAME, torch, lambda: self._measure(model))
         self.quantization = _quantization(model.config)
         """Quantization of the base weights, such as `nf4`; `none` without one."""
-        self.stop_tokens = end_tokens(folder, self._tokenizer)
-        """Tokens that end a turn; the first one is that of training."""
-        self.vocabulary = int(model.config.vocab_size)
-        # Encoding a text of a few megabytes takes seconds, so a text that cannot fit is not encoded.
-        self.longest_text = self.context_tokens * max(map(len, self._tokenizer.get_vocab()))
-        """Length in characters above which a text certainly has more tokens than the context."""
         self._spans = Spans()
         self._passing = threading.Lock()
         self._adapters = frozenset[str]()
@@ -103,7 +90,6 @@ class Model:
             dtype=model.dtype,
             device=model.device,
         )
-        self.context_tokens = int(min(config.max_position_embeddings, longest_row(config)))
         slots = KeyValueSlots(self.geometry, PROBE_TOKENS, store := PrefixStore(self.geometry, 0))
         slots.add(store.prefix([]))
         batch, _ = slots.prepare_pass([min(PROBE_TOKENS, self.context_tokens)], [BASE])
@@ -119,26 +105,6 @@ class Model:
         for name, folder in folders.items():
             with _report_unloadable(folder):
                 self._add(name, loras[name])
-
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a rendered prompt itself, without a BOS token."""
-        return encode(self._tokenizer, text)
-
-    def encode_content(self, text: str) -> list[int]:
-        """Return the tokens of a text in which nothing is a control token."""
-        return encode(self._tokenizer, mark(self._tokenizer, text))
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.backend_tokenizer.decode(list(tokens), skip_special_tokens=True)
-        return text
-
-    def turn(self, text: str) -> list[int]:
-        """Return the tokens of `text` as a whole answer, as in training: with the end-of-turn token."""
-        return [*self.encode_content(text), self.stop_tokens[0]]
-
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the prompt that the model's chat template makes of `messages`, ready for the answer."""
-        return prompt_text(self._tokenizer, messages)
 
     def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> PassResult:
         """Add columns[i] to row i of `slots`, and compute what follows the last token of each row.

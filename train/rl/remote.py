@@ -38,18 +38,18 @@ VLLM_BATCH_INVARIANT=1.
 import asyncio
 import contextlib
 import itertools
-import math
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, Field
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.config.sections.train import Generation
+from retroformer.endpoint.agreement import PROBE_TOKENS, PROBES, TOLERANCE, Drawn, LogProbs, disagreement
 from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import EndpointFailure, ProvenanceError
@@ -63,19 +63,9 @@ from .policy import SharedBase
 from .rewards import truncated_weights
 from .sampling import Respond, Responses, SamplingSettings, ended_responses, padded, policy_log_probs, respond
 
-Drawn: TypeAlias = list[tuple[int, float]]
-"""The tokens of a response, each with the server's log-probability."""
 TIMEOUT_SECONDS = 600.0
 """Time limit of a response, its wait behind the others of its update included."""
-TOLERANCE = 0.1
-"""Largest difference between the server's and the policy's log-probabilities of the sampled tokens, in nats, as a mean
-over the tokens of an update. bfloat16 rounding alone causes 0.03 to 0.05, so this detects another model but not always
-a policy from a few updates ago."""
 SEEDS = 2**31
-PROBES = 4
-"""Number of new connections to each address that are compared before an update is sampled."""
-PROBE_TOKENS = 8
-"""Number of likeliest tokens that are compared."""
 SAMPLING_REQUEST = {
     "temperature": 1.0,
     **WHOLE_DISTRIBUTION,
@@ -237,7 +227,7 @@ class RemoteSampler:
             tasks = [group.create_task(ask(address)) for address in addresses for _ in range(PROBES)]
         pairs = itertools.combinations((task.result() for task in tasks), 2)
         for (address, drawn), (other, drawn_there) in pairs:
-            if not (distance := _disagreement(drawn, drawn_there)) <= self._tolerance:
+            if not (distance := disagreement(drawn, drawn_there)) <= self._tolerance:
                 raise ProvenanceError(
                     f"The servers at {address} and {other} do not sample with the same policy: their "
                     f"log-probabilities of the likeliest next tokens differ by {distance:.3f} nats, and "
@@ -264,21 +254,6 @@ class RemoteSampler:
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
 
 
-def _disagreement(one: Drawn, other: Drawn) -> float:
-    """Return by how many nats two greedy continuations disagree, at most; `nan` if a probability is none.
-
-    They are compared up to the first token that differs. Both are the likeliest there, so they should be equally
-    likely, each with at most half of the probability.
-    """
-    most = 0.0
-    for (token, log_prob), (token_there, log_prob_there) in zip(one, other, strict=False):
-        distances = [most, abs(log_prob - log_prob_there)]
-        if token != token_there:
-            return max(*distances, min(log_prob, log_prob_there) - math.log(0.5))
-        most = max(distances)
-    return most
-
-
 async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int) -> Drawn:
     """Request one response. Raises EndpointFailure if token ids or log-probabilities are missing or invalid."""
     most = request["max_tokens"]
@@ -303,13 +278,9 @@ async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int)
     return drawn
 
 
-class _LogProbs(BaseModel):
-    token_logprobs: list[float]
-
-
 class _Choice(BaseModel):
     token_ids: list[int]
-    logprobs: _LogProbs
+    logprobs: LogProbs
 
 
 class _Completion(BaseModel):

@@ -104,7 +104,7 @@ def test_a_misspelt_key_is_found_at_every_depth(tmp_path: Path, override: str, m
 
 def test_the_error_for_an_unknown_key_lists_the_keys(tmp_path: Path) -> None:
     message = faults_of(tmp_path, SMALLEST, "serve.xyzzyx=1")
-    keys = "adapters, api_key_env, best_of, controller, dtype, gpu_share, hand_over, host, port"
+    keys = "adapters, api_key_env, best_of, controller, dtype, engine, gpu_share, hand_over, host, port, vllm"
     assert f"Allowed keys: {keys}." in message
 
 

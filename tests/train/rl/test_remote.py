@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from retroformer.config.sections.train import Generation
+from retroformer.endpoint.agreement import PROBES, disagreement
 from retroformer.errors import EndpointFailure, ProvenanceError
 from tests.serve.running import Endpoint, start
 from tests.train.rl.test_ppo import DRAW, END, PROMPTS, adapters, quick_settings
@@ -26,7 +27,7 @@ from train.adapter import Adapter, require_adapter
 from train.base import load_base
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer, ppo
-from train.rl.remote import PROBES, RemoteSampler, _disagreement, responder
+from train.rl.remote import RemoteSampler, responder
 from train.rl.sampling import Responses, respond
 from train.rl.stage import train_by_grpo, train_by_ppo
 from train.shared_prompt.packed import Group, pack
@@ -472,4 +473,4 @@ def test_without_generation_the_process_samples_itself_with_the_same_fingerprint
 def test_greedy_continuations_disagree_by_their_probabilities(
     one: list[tuple[int, float]], other: list[tuple[int, float]], distance: float
 ) -> None:
-    assert _disagreement(one, other) == pytest.approx(distance, abs=1e-9)
+    assert disagreement(one, other) == pytest.approx(distance, abs=1e-9)
