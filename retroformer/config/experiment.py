@@ -58,9 +58,9 @@ class Serve(Section):
     """Additional best-of-n names to serve, besides those that the config uses elsewhere. `sft+best8` samples 8 answers
     from `sft` and returns the one with the highest score of the reward model."""
     dtype: Literal["auto", "bfloat16", "float32"] = "float32"
-    """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
-    auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
-    the default."""
+    """Data type of the served weights. With float32 on a CPU, answers at temperature 0 repeat exactly, alone and
+    in a batch. auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with
+    `train.preset` it is the default."""
     engine: Literal["own", "vllm"] = "own"
     """Program that computes the answers. vllm: `vllm serve`, which `retroformer serve` starts, or the servers of
     `vllm`."""

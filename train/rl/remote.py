@@ -31,7 +31,7 @@ weighted by `train.rl.rewards` (Yao et al., Your Efficient RL Framework Secretly
 2025).
 
 Seeds depend only on the run's seed and the update. So a resumed run repeats an unbroken one if the server's answer to a
-request does not depend on its other work: `retroformer serve` in float32 guarantees that, vLLM with
+request does not depend on its other work: `retroformer serve` in float32 on a CPU guarantees that, vLLM with
 VLLM_BATCH_INVARIANT=1.
 """
 
