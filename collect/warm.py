@@ -19,7 +19,7 @@ from retroformer.run.arm_names import WRITTEN
 from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.progress import tally
-from retroformer.run.store import open_store
+from retroformer.run.store import open_whole_store
 
 from .tasks import ordered_tasks
 
@@ -40,7 +40,7 @@ async def write_advice(config: Config) -> str:
     if not wanted:
         raise ConfigError("This config requests no written advice: set collect.written to the number of pieces.")
     tasks, wave = ordered_tasks(experiment)[experiment.collect.tasks or 0 :], experiment.loop.concurrency
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(config, asks_reflector=False) as components:
             store.declare(WRITTEN, conditions(experiment) | {"lesson": experiment.collect.lesson})
             held = set[Key](
