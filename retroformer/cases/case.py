@@ -14,12 +14,11 @@ case holds facts as a run stores them, and an import restores exactly these.
 import json
 import math
 import re
-from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 from retroformer.agents.messages import clean_messages
 from retroformer.errors import DamagedFile
@@ -87,10 +86,6 @@ class CaseTask(Record):
     """Hash of the task, in an exact export of tasks from a user's own file."""
 
 
-def _has_parts(message: ChatMessage) -> bool:
-    return isinstance(message.content, tuple) and any(part.text is None for part in message.content)
-
-
 class CaseAttempt(Record):
     """One attempt: its score, and what the agent did in at least one of three forms.
 
@@ -114,12 +109,6 @@ class CaseAttempt(Record):
     """First observation, if it is not the input of the task."""
     stored_at: Annotated[str | None, AfterValidator(_is_time), OMIT_NONE] = None
     """Time when a run stored it, in UTC with microseconds: live outcomes are compared in this order."""
-
-    @field_validator("messages")
-    @classmethod
-    def _have_calls(cls, messages: tuple[ChatMessage, ...] | None) -> tuple[ChatMessage, ...] | None:
-        """Read calls and results from the parts of messages, as Anthropic has them."""
-        return messages and clean_messages(messages, "it") if any(map(_has_parts, messages or ())) else messages
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -233,15 +222,28 @@ def parse_case(text: str, where: str) -> Case:
     Raises DamagedFile: it is not a case.
     """
     try:
-        return Case.model_validate_json(text, strict=True)
+        case = Case.model_validate_json(text, strict=True)
+        if not any(map(_has_other_parts, (case.attempt, case.retry))):
+            return case
     except ValidationError as error:
-        fault = error
-    if fault.errors(include_url=False)[0]["type"] != "json_invalid":
-        try:
-            return Case.model_validate_json(_in_our_form(text), strict=True)
-        except ValidationError as error:
-            fault = error
-    raise DamagedFile(f"{where}{fault_of(fault)}; correct it and read the file again.")
+        if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            raise _malformed(where, fault_of(error)) from None
+    try:
+        return Case.model_validate_json(_in_our_form(text), strict=True)
+    except ValidationError as error:
+        raise _malformed(where, fault_of(error)) from None
+    except ValueError as error:
+        raise _malformed(where, f", {error}") from None
+
+
+def _malformed(where: str, fault: str) -> DamagedFile:
+    return DamagedFile(f"{where}{fault}; correct it and read the file again.")
+
+
+def _has_other_parts(attempt: CaseAttempt | None) -> bool:
+    """Return True if messages have parts that are no text, such as the calls of Anthropic's messages."""
+    contents = [message.content for message in (attempt and attempt.messages) or ()]
+    return any(part.text is None for content in contents if isinstance(content, tuple) for part in content)
 
 
 def _in_our_form(text: str) -> str:
@@ -251,16 +253,18 @@ def _in_our_form(text: str) -> str:
         attempt = case.get(place)
         messages = attempt.get("messages") if isinstance(attempt, dict) else None
         if attempt and isinstance(messages, list):
-            attempt["messages"] = _chat_messages(messages)
+            attempt["messages"] = _chat_messages(messages, f"{place}.messages")
     return json.dumps(case)
 
 
-def _chat_messages(messages: list[Any]) -> list[Any]:
-    """Return messages without fields that clients add: thinking, and empty ones such as `refusal`."""
+def _chat_messages(messages: list[Any], where: str) -> list[Any]:
+    """Return messages without fields that clients add: thinking, and empty ones such as `refusal`.
+
+    Raises ValueError: messages of another API cannot be read.
+    """
     own = ChatMessage.model_fields
     if any(isinstance(message, dict) and _is_of_another_api(message) for message in messages):
-        with suppress(ValueError):
-            return [message.model_dump(mode="json") for message in clean_messages(messages)]
+        return [message.model_dump(mode="json") for message in clean_messages(messages, where)]
     return [
         {name: field for name, field in message.items() if name in own or (field and name not in _THINKING)}
         if isinstance(message, dict)
@@ -272,8 +276,8 @@ def _chat_messages(messages: list[Any]) -> list[Any]:
 def _is_of_another_api(message: dict[str, Any]) -> bool:
     content = message.get("content")
     parts = content if isinstance(content, list) else ()
-    without_type = any(isinstance(part, dict) and "type" not in part for part in parts)
-    return "role" not in message or "parts" in message or without_type
+    other_parts = any(isinstance(part, dict) and ("type" not in part or "text" not in part) for part in parts)
+    return "role" not in message or "parts" in message or other_parts
 
 
 def without_nulls(value: Any) -> Any:

@@ -6,7 +6,7 @@ A task in a file has an `id`, perhaps a `split`, and whatever the agent needs.
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,7 @@ from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import MIB, json_rows
 from retroformer.files.text import is_storable
 from retroformer.method.protocols import Environment
-from retroformer.method.records import Task
+from retroformer.method.records import Record, Task
 
 _LINE_BYTES, _FILE_BYTES = 16 * MIB, 4096 * MIB
 _TASK_FORM = 'a task is an object such as {"id": "sum-1", "input": "What is 2 + 3?"}'
@@ -54,15 +54,18 @@ class FileTaskset(RowTaskset[dict[str, Any]]):
 
     def tasks(self) -> tuple[Task, ...]:
         tasks = super().tasks()
-        return tuple(task.model_copy(update={"sha256": _sha256_of_row(self.rows[task.id])}) for task in tasks)
+        return tuple(task.model_copy(update={"sha256": row_sha256(self.rows[task.id])}) for task in tasks)
 
     def fingerprint(self) -> str:
         """Return an empty text: each task has a hash."""
         return ""
 
 
-def _sha256_of_row(row: Any) -> str:
-    content = {name: value for name, value in row.items() if name != "split"}
+def row_sha256(row: Any) -> str:
+    """Return the hash of a task: an object without its split, a record or a named tuple."""
+    content = row.model_dump(mode="json") if isinstance(row, Record) else row
+    if isinstance(row, dict):
+        content = {name: value for name, value in row.items() if name != "split"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -70,7 +73,7 @@ def row_of(rows: Mapping[str, Row], task: Task) -> Row:
     """Return the row of a task. Raises UnknownTask, and EnvironmentFailure if it is another one than the task's."""
     if task.id not in rows:
         raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
-    if task.sha256 and task.sha256 != _sha256_of_row(rows[task.id]):
+    if task.sha256 and task.sha256 != row_sha256(rows[task.id]):
         raise EnvironmentFailure(f"The task {task.id!r} has changed since it was played: give it another id.")
     return rows[task.id]
 
@@ -96,12 +99,23 @@ def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
         raise MissingInput("Set environment.data to the JSON lines file with the tasks.")
     if not path.is_file():
         raise MissingInput(f"There is no file {path} with the tasks: correct environment.data.")
-    tasks: dict[str, dict[str, Any]] = {}
-    for task in json_rows(path, _task, _TASK_FORM, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES):
-        if task["id"] in tasks:
-            raise MissingInput(f"The task {task['id']!r} is twice in {path}: give every task an id of its own.")
-        tasks[task["id"]] = task
+    rows = json_rows(path, _task, _TASK_FORM, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
+    tasks = rows_by_id(rows, lambda task: str(task["id"]))
     return {name: task for name, task in tasks.items() if task.get("split", "train") == split}
+
+
+def rows_by_id(rows: Iterable[tuple[str, Row]], identity: Callable[[Row], str]) -> dict[str, Row]:
+    """Return rows, given with their places, by id and in order; an equal row that comes again counts once.
+
+    Raises MissingInput: two rows of an id differ.
+    """
+    kept, places = dict[str, Row](), dict[str, str]()
+    for place, row in rows:
+        name = identity(row)
+        if kept.setdefault(name, row) != row:
+            raise MissingInput(f"{place}: {places[name]} has the id {name!r}, too: give every task an id of its own.")
+        places.setdefault(name, place)
+    return kept
 
 
 def _task(value: Any) -> dict[str, Any]:

@@ -191,11 +191,11 @@ def size(count: int) -> str:
 
 def json_rows(
     path: Path, read: Callable[[Any], Row], wanted: str, *, line_bytes: int, most_bytes: int
-) -> Iterator[Row]:
-    """Yield what `read_row` returns for each line of a JSON lines file. Raises as it and `text_lines` do."""
+) -> Iterator[tuple[str, Row]]:
+    """Yield the place of each line of a JSON lines file, and what `read_row` returns for it. Raises as `text_lines`."""
     for number, line in text_lines(path, line_bytes, most_bytes):
         where = f"Line {number} of {path}"
-        yield read_row(parse_json(line, where), read, wanted, where)
+        yield where, read_row(parse_json(line, where), read, wanted, where)
 
 
 def read_row(value: Any, read: Callable[[Any], Row], wanted: str, where: str) -> Row:

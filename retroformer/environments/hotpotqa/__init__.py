@@ -17,6 +17,7 @@ from retroformer.environments.hotpotqa.environment import (
     parse,
 )
 from retroformer.environments.hotpotqa.metrics import RETURNS, ReturnName
+from retroformer.environments.tasksets import row_sha256
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.cache import cache_folder
 from retroformer.method.protocols import ReturnOf
@@ -61,10 +62,14 @@ class HotpotqaTaskset:
         ids = self._source.split(split)
         if self._section.context:
             ids = self._with_context(ids)
-        return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in ids)
+        questions = self._source.questions
+        return tuple(
+            Task(id=task_id, environment="hotpotqa", split=split, sha256=row_sha256(questions[task_id]))
+            for task_id in ids
+        )
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the questions, and of the pages if they come from the data. Raises MissingInput."""
+        """Return the sha256 of the pages if they come from the data; each task has a hash. Raises MissingInput."""
         return self._source.fingerprint(pages=self._section.docstore == "data" or self._section.context)
 
     def ids_by_question(self) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from retroformer.environments.hotpotqa.docstore import FORMAT, EncyclopediaPage, page
 from retroformer.environments.hotpotqa.environment import Question
+from retroformer.environments.tasksets import rows_by_id
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, sha256
 from retroformer.run.provenance import files_sha256
@@ -64,7 +65,7 @@ class Folder:
     @cached_property
     def questions(self) -> Mapping[str, Question]:
         """All questions by id, in the order of the data. Raises MissingInput."""
-        return {question.id: question for question in self._rows("questions.jsonl", _question, _QUESTIONS_BYTES)}
+        return rows_by_id(self._rows("questions.jsonl", _question, _QUESTIONS_BYTES), lambda question: question.id)
 
     def split(self, name: str) -> list[str]:
         """Return the ids of a split in their official order. Raises UnknownTask, MissingInput."""
@@ -82,9 +83,11 @@ class Folder:
         return splits[name]
 
     def fingerprint(self, *, pages: bool) -> str:
-        """Return the sha256 of the questions and, if `pages`, of the pages. Raises MissingInput."""
-        names = ("questions.jsonl", *(("docstore.jsonl",) if pages else ()))
-        return files_sha256({name: self._file(name) for name in names})
+        """Return the sha256 of the pages, which decide what Search finds, if `pages`; each question has a hash.
+
+        Raises MissingInput.
+        """
+        return files_sha256({"docstore.jsonl": self._file("docstore.jsonl")}) if pages else ""
 
     def docstore_name(self) -> str:
         """Return a file name that changes whenever the pages do. Raises MissingInput."""
@@ -93,16 +96,17 @@ class Folder:
 
     def pages(self) -> Iterator[EncyclopediaPage]:
         """Return all pages, in the order of the data. Raises MissingInput."""
-        return self._rows("docstore.jsonl", lambda row: page(row["title"], row["sentences"]), _DOCSTORE_BYTES)
+        rows = self._rows("docstore.jsonl", lambda row: page(row["title"], row["sentences"]), _DOCSTORE_BYTES)
+        return (row for _, row in rows)
 
     def _released(self, origin: str) -> list[str]:
         """Return the ids of the questions of a released set, `train` or `validation`. Raises MissingInput."""
         # `dev` is the development set's other name.
         names = ("validation", "dev") if origin == "validation" else (origin,)
         rows = self._rows("questions.jsonl", lambda row: (row["id"], row.get("split")), _QUESTIONS_BYTES)
-        return [question_id for question_id, released in rows if released in names]
+        return [question_id for _, (question_id, released) in rows if released in names]
 
-    def _rows(self, name: str, read: Callable[[Any], Read], most_bytes: int) -> Iterator[Read]:
+    def _rows(self, name: str, read: Callable[[Any], Read], most_bytes: int) -> Iterator[tuple[str, Read]]:
         return json_rows(self._file(name), read, _ROW_FORM, line_bytes=_LINE_BYTES, most_bytes=most_bytes)
 
     def _named_splits(self) -> dict[str, list[str]]:

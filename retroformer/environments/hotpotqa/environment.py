@@ -18,6 +18,7 @@ from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage
 from retroformer.environments.hotpotqa.metrics import exact_match, f1_without_stop_words
 from retroformer.environments.section import EnvironmentSection
+from retroformer.environments.tasksets import row_of
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.method.records import Task, Transition
 
@@ -176,9 +177,7 @@ class HotpotqaEnvironment:
 
     def reset(self, task: Task) -> Transition:
         """Start the question of this task. Raises UnknownTask if it, or its gold pages to be shown, are missing."""
-        if task.id not in self._questions:
-            raise UnknownTask(f"No question {task.id!r} in this HotPotQA data: --list prints the ids.")
-        question = self._questions[task.id]
+        question = row_of(self._questions, task)
         opening = f"Question: {question.text}"
         if self._contexts is not None:
             paragraphs = gold_paragraphs(question, self._contexts)

@@ -131,7 +131,8 @@ def _read_logs(path: Path) -> list[tuple[str, str]]:
             logs = [(path.name, read_text(path, _LOG_BYTES))]
         else:
             row_form = 'a line is {"path": TEXT, "text": TEXT}'
-            logs = list(json_rows(path, _log, row_form, line_bytes=_LOG_BYTES, most_bytes=_TOTAL_BYTES))
+            rows = json_rows(path, _log, row_form, line_bytes=_LOG_BYTES, most_bytes=_TOTAL_BYTES)
+            logs = [row for _, row in rows]
     except OSError as error:
         raise MissingInput(f"No logs can be read from {str(path)!r} ({error}): name a file or a folder.") from error
     if not logs:

@@ -23,7 +23,8 @@ from retroformer.environments.programming.loading import load, problem_file, req
 from retroformer.environments.programming.problems import Problem, ProblemSet, TestResult, Verdict
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 from retroformer.environments.section import EnvironmentSection
-from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.environments.tasksets import row_of, row_sha256
+from retroformer.errors import EnvironmentFailure, MissingInput
 from retroformer.files.document import Cell, Chapter, Row, arm_cell, chapter, share, table
 from retroformer.method.records import Outcome, Task, Trajectory, Transition
 from retroformer.run.provenance import files_sha256
@@ -78,10 +79,8 @@ class ProgrammingEnvironment:
         self._steps, self._tests, self._last = 0, tuple[str, ...](), Transition(observation="")
 
     def reset(self, task: Task) -> Transition:
-        """Show the problem of this task. Raises UnknownTask."""
-        if task.id not in self._problems:
-            raise UnknownTask(f"No problem {task.id!r} in this set: --list prints the ids.")
-        self._problem = self._problems[task.id]
+        """Show the problem of this task. Raises UnknownTask, EnvironmentFailure."""
+        self._problem = row_of(self._problems, task)
         self._forget()
         self._last = Transition(
             observation=f"{OPENING.format(language=self._problem.language.capitalize())}\n\n{self._problem.prompt}"
@@ -186,11 +185,22 @@ class ProgrammingTaskset:
         """Return all problems of the set, in its order. Raises MissingInput."""
         split = self._section.split
         return tuple(
-            Task(id=problem.id, environment="programming", split=split) for problem in self.problem_set.problems
+            Task(
+                id=problem.id,
+                environment="programming",
+                split=split,
+                sha256=row_sha256(problem) if self._is_own else "",
+            )
+            for problem in self.problem_set.problems
         )
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the file of problems. Raises MissingInput."""
+        """Return the sha256 of the file of problems; empty for a user's own, of which each task has a hash.
+
+        Raises MissingInput.
+        """
+        if self._is_own:
+            return ""
         path = problem_file(self._section.split, self._folder)
         return files_sha256({path.name: path})
 
@@ -208,6 +218,10 @@ class ProgrammingTaskset:
     def problem_set(self) -> ProblemSet:
         """Problem set in the data. Raises MissingInput."""
         return load(self._section.split, self._folder)
+
+    @property
+    def _is_own(self) -> bool:
+        return self._section.split.endswith(".jsonl")
 
     @property
     def _folder(self) -> Path:

@@ -81,9 +81,9 @@ def __getattr__(name): return {kind}
 def empty_test(problem: Problem) -> str | None:
     """Return a test that checks nothing, since it passes with solutions that compute nothing; None if there is none.
 
-    A comparison with a constant is recognised without being run. Raises like `judge`.
+    Raises like `judge`.
     """
-    tests = tuple(test for test in problem.tests if not python_source.surely_checks(test, problem.entry_point))
+    tests = problem.tests
     kind = "Object" if re.search(rf"\bclass {problem.entry_point}\b", problem.prompt) else "constant"
     for value in ("None", "object()"):
         results = check(problem, _STUB.format(value=value, kind=kind), tests).results

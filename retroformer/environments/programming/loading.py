@@ -24,7 +24,7 @@ call of the function.
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -39,6 +39,7 @@ from retroformer.environments.programming.python_source import (
     undefined_names,
 )
 from retroformer.environments.programming.rust_source import parse_check, split_tests
+from retroformer.environments.tasksets import rows_by_id
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, json_rows, parse_json, read_row, read_text
 
@@ -70,8 +71,9 @@ def load(name: str, folder: Path) -> ProblemSet:
     if name.endswith(".jsonl"):
         return _own(path)
     source = _SOURCES[name]
-    problems = _whole(path, source.problem) if source.file.endswith(".json") else _lines(path, source.problem)
-    return ProblemSet(name=name, licence=source.licence, may_train=source.may_train, problems=problems)
+    rows = _whole(path, source.problem) if source.file.endswith(".json") else _lines(path, source.problem)
+    problems = rows_by_id(rows, lambda problem: problem.id)
+    return ProblemSet(name=name, licence=source.licence, may_train=source.may_train, problems=tuple(problems.values()))
 
 
 def problem_file(name: str, folder: Path) -> Path:
@@ -88,8 +90,11 @@ def problem_file(name: str, folder: Path) -> Path:
 
 
 def _own(path: Path) -> ProblemSet:
-    rows = _lines(path, lambda row: (own_problem(row), bool(_MULTIPL_E_KEYS & row.keys())))
-    problems, translated = tuple(problem for problem, _ in rows), any(is_translated for _, is_translated in rows)
+    rows = rows_by_id(
+        _lines(path, lambda row: (own_problem(row), bool(_MULTIPL_E_KEYS & row.keys()))), lambda row: row[0].id
+    )
+    problems = tuple(problem for problem, _ in rows.values())
+    translated = any(is_translated for _, is_translated in rows.values())
     licence = _MULTIPL_E if translated else "the user's own file"
     return ProblemSet(name=path.stem, licence=licence, may_train=not translated, problems=problems)
 
@@ -113,7 +118,7 @@ def require_checks(name: str, folder: Path) -> None:
             )
 
     if name.endswith(".jsonl"):
-        _lines(problem_file(name, folder), require_check)
+        tuple(_lines(problem_file(name, folder), require_check))
 
 
 def _path(folder: Path, file: str) -> Path:
@@ -124,16 +129,17 @@ def _path(folder: Path, file: str) -> Path:
     raise MissingInput(f"{folder} has no {file}, nor one that ends in .xz or .gz: put it there.")
 
 
-def _lines(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
-    return tuple(json_rows(path, problem, _INSTRUCTION, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES))
+def _lines(path: Path, problem: Callable[[Row], Entry]) -> Iterator[tuple[str, Entry]]:
+    return json_rows(path, problem, _INSTRUCTION, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
 
 
-def _whole(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
+def _whole(path: Path, problem: Callable[[Row], Entry]) -> Iterator[tuple[str, Entry]]:
     rows = parse_json(read_text(path, _FILE_BYTES), str(path))
     if not isinstance(rows, list):
         raise MissingInput(f"{path} cannot be read as problems (it is no list): {_INSTRUCTION}.")
-    numbered = enumerate(rows, start=1)
-    return tuple(read_row(row, problem, _INSTRUCTION, f"Problem {number} of {path}") for number, row in numbered)
+    for number, row in enumerate(rows, start=1):
+        where = f"Problem {number} of {path}"
+        yield where, read_row(row, problem, _INSTRUCTION, where)
 
 
 def _humaneval(row: Row) -> Problem:

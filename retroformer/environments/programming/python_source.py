@@ -8,7 +8,6 @@ import builtins
 import sys
 import warnings
 from collections.abc import Iterator
-from itertools import takewhile
 from typing import Any
 
 from retroformer.environments.programming.jail.tester import SEEN
@@ -179,37 +178,6 @@ def _call(node: ast.stmt, entry_point: str) -> str:
         return ""
     required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
     return {0: f"{node.name}()", 1: f"{node.name}({entry_point})"}.get(required, "")
-
-
-_SIMPLE = (ast.Assert, ast.Assign, ast.Expr, ast.FunctionDef, ast.Import, ast.ImportFrom)
-
-
-def surely_checks(test: str, entry_point: str) -> bool:
-    """Return True if an assertion that is always reached compares a result of the function with a constant."""
-    tree = parse(test)
-    if tree is None or not tree.body or entry_point in _bound_names(tree):
-        return False
-    blocks = [(tree.body, entry_point)]
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and ast.unparse(tree.body[-1]) == f"{node.name}({entry_point})":
-            blocks += [(node.body, argument.arg) for argument in node.args.args[:1]]
-    return any(
-        _compares(statement, name)
-        for block, name in blocks
-        for statement in takewhile(lambda statement: isinstance(statement, _SIMPLE), block)
-    )
-
-
-def _compares(statement: ast.stmt, function: str) -> bool:
-    match statement:
-        case ast.Assert(test=ast.Compare(left=ast.Call() as side, ops=[ast.Eq()], comparators=[value])):
-            part: ast.expr = side
-            while not isinstance(part, ast.Name):
-                if not isinstance(part, ast.Call | ast.Attribute):
-                    return False
-                part = part.func if isinstance(part, ast.Call) else part.value
-            return part.id == function and not any(isinstance(node, ast.Name) for node in ast.walk(value))
-    return False
 
 
 def _bound_names(tree: ast.AST) -> set[str]:

@@ -77,7 +77,8 @@ def rows(path: Path) -> Iterator[Any]:
     """Yield the objects of an array or of JSON lines. Raises MissingInput if the file is damaged or differs."""
     if path.name.removesuffix(".xz").endswith(".jsonl"):
         wanted = "environment.data must name a folder with WebShop's own files"
-        yield from json_rows(path, lambda row: row, wanted, line_bytes=_ENTRY_BYTES, most_bytes=_ROWS_BYTES)
+        for _, row in json_rows(path, lambda row: row, wanted, line_bytes=_ENTRY_BYTES, most_bytes=_ROWS_BYTES):
+            yield row
         return
     with _reading(path, _ROWS_BYTES) as text:
         yield from (value for _, value in _entries(text, "["))

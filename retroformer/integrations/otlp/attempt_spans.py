@@ -11,11 +11,11 @@ from typing import Any
 
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.trace import SpanContext, StatusCode
+from opentelemetry.trace import SpanContext
 
 from retroformer.coach.session import ReadSteps
 from retroformer.integrations.otlp.attempts import places_of, read_agent
-from retroformer.integrations.otlp.wire import Span
+from retroformer.integrations.otlp.wire import Span, SpanEvent
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = "retroformer.attempt"
@@ -94,15 +94,15 @@ class AttemptSpans(SpanProcessor):
 
 def _span_of(span: ReadableSpan, own: SpanContext) -> Span:
     """Return a span of this program as if it had been read from a file."""
-    return Span(
+    events = [SpanEvent.model_construct(attributes=_plain(event.attributes or {})) for event in span.events]
+    return Span.model_construct(
         trace_id=f"{own.trace_id:032x}",
         span_id=f"{own.span_id:016x}",
-        parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else "",
+        parent_span_id=f"{span.parent.span_id:016x}" if span.parent is not None else "",
         name=span.name,
-        start_ns=span.start_time or 0,
+        start_time_unix_nano=span.start_time or 0,
         attributes=_plain(span.attributes or {}),
-        events=tuple(_plain(event.attributes or {}) for event in span.events),
-        failed=span.status.status_code is StatusCode.ERROR,
+        events=events,
         where=f"Span {span.name!r}",
     )
 

@@ -18,7 +18,7 @@ from retroformer.errors import MissingInput
 from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.conversation import Messages, is_model_call, read_conversation, tool_steps
 from retroformer.integrations.otlp.files import read_spans
-from retroformer.integrations.otlp.wire import Span, validate
+from retroformer.integrations.otlp.wire import ERROR, Span, validate
 from retroformer.method.records import KeyNumber, Name, Step, Usage, content_text
 
 TASK_ID = "retroformer.task.id"
@@ -89,14 +89,14 @@ def places_of(spans: Iterable[Span]) -> list[SpanPlace]:
         around: Span | None = span
         while around is not None and around.identity not in places and around.identity not in path:
             path[around.identity] = around
-            around = known.get((around.trace_id, around.parent_id))
+            around = known.get((around.trace_id, around.parent_span_id))
         outer = places.get(around.identity) if around is not None else None
         for inner in reversed(path.values()):
             task = (outer.task if outer else "") or (inner.span_id if TASK_ID in inner.attributes else "")
             in_call = outer is not None and (outer.in_call or is_model_call(outer.span))
             outer = places[inner.identity] = SpanPlace(inner, outer.depth + 1 if outer else 0, task, in_call)
     # Clocks are coarse: of spans that start at the same time, the outer one comes first.
-    return sorted(places.values(), key=lambda place: (place.span.start_ns, place.depth))
+    return sorted(places.values(), key=lambda place: (place.span.start_time_unix_nano, place.depth))
 
 
 def read_agent(members: Sequence[SpanPlace]) -> tuple[Messages, tuple[Step, ...], Usage]:
@@ -122,7 +122,7 @@ def _attempt(members: Sequence[SpanPlace], wanted: str | None) -> TracedAttempt 
         return Omission(reason="traces without a model call, a tool call or an output")
     score = _score(spans, facts, wanted)
     if score is None:
-        in_error = " that ended in an error," if spans[0].failed else ""
+        in_error = " that ended in an error," if spans[0].status.code == ERROR else ""
         return Omission(reason=f"traces{in_error} without a score")
     asked = content_text(next((message.content for message in messages if message.role == "user"), None))
     task = facts.get("input") or asked or _first_text(spans, "input.value") or facts.get("task_id", "")
@@ -140,7 +140,7 @@ def _attempt(members: Sequence[SpanPlace], wanted: str | None) -> TracedAttempt 
             usage=usage,
         ),
         trial=facts.get("trial"),
-        started_ns=spans[0].start_ns,
+        started_ns=spans[0].start_time_unix_nano,
         advice=facts.get("advice", ()),
         advice_model=facts.get("advice_model", ""),
         source=spans[0].where,
@@ -188,7 +188,7 @@ def _evaluations(span: Span, wanted: str | None) -> Iterator[tuple[str, float]]:
                 score = f"{attribute.removesuffix('.name')}.score"
                 given.append((str(name), span.attributes.get(score), score))
     name, score = f"{_EVALUATION_EVENT}.name", f"{_EVALUATION_EVENT}.score.value"
-    given += [(str(at[name]), at.get(score), score) for at in (span.attributes, *span.events) if name in at]
+    given += [(str(at[name]), at.get(score), score) for at in span.attribute_sets if name in at]
     if wanted is not None:
         given.append((wanted, span.attributes.get(wanted), wanted))
     for name, value, attribute in given:

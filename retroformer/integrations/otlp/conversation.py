@@ -120,7 +120,7 @@ def _in_order(numbered: Any) -> list[Any] | None:
 
 def _gen_ai(span: Span, direction: str) -> Iterator[ChatMessage]:
     for name in (*((_INSTRUCTIONS,) if direction == "input" else ()), f"gen_ai.{direction}.messages"):
-        value = next((at[name] for at in (span.attributes, *span.events) if name in at), None)
+        value = next((at[name] for at in span.attribute_sets if name in at), None)
         if value is None:
             continue
         place = span.place(name)

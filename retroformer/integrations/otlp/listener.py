@@ -70,7 +70,17 @@ def app(inbox: Path) -> Guard:
             receipt.partial_success.error_message = " ".join(faults[:_SHOWN_FAULTS])
         return Response(_body(receipt, kind), media_type=kind)
 
-    routes = [Route(PATH, receive, methods=["POST"])]
+    async def refuse_signal(request: Request) -> Response:
+        sentence = (
+            f"Only traces say what an agent did: send them to {PATH}, and set OTEL_METRICS_EXPORTER=none and "
+            "OTEL_LOGS_EXPORTER=none."
+        )
+        return _error(Refusal(404, sentence), request.headers.items())
+
+    routes = [
+        Route(PATH, receive, methods=["POST"]),
+        Route("/{signal:path}", refuse_signal, methods=["POST"]),
+    ]
     return Guard(Starlette(routes=routes), _error, types=[_PROTOBUF, JSON], body_bytes=MESSAGE_BYTES)
 
 

@@ -4,51 +4,32 @@ Fields that this module does not know are ignored, as the protocol demands of re
 """
 
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
 
 from retroformer.errors import MissingInput
 from retroformer.files.text import is_storable
 
 _IDS = ("traceId", "spanId", "parentSpanId")
+_OTHER_SIGNALS = {"resourceLogs", "resourceMetrics", "resourceProfiles"}
 _STATUS_CODES = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One operation of a program, such as a call of a model or a tool."""
-
-    trace_id: str
-    """32 hexadecimal digits."""
-    span_id: str
-    """16 hexadecimal digits."""
-    parent_id: str
-    """Id of the span around this one; empty if there is none."""
-    name: str
-    start_ns: int
-    """Nanoseconds since 1970."""
-    attributes: Mapping[str, Any]
-    events: tuple[Mapping[str, Any], ...]
-    """Attributes of each event during the span."""
-    failed: bool
-    """True if the program set the status to error."""
-    where: str
-    """Place in the input, such as `Line 3 of traces.jsonl: resourceSpans[0].scopeSpans[0].spans[1]`."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        return self.trace_id, self.span_id
-
-    def place(self, attribute: str) -> str:
-        """Return the place of an attribute, for errors."""
-        return f"{self.where}.attributes[{attribute!r}]"
+ERROR = _STATUS_CODES["STATUS_CODE_ERROR"]
 
 
 def validate(kind: TypeAdapter[Any], value: Any, place: str, *, strict: bool | None = True) -> Any:
@@ -118,23 +99,59 @@ class _Attribute(_Part):
     value: _Value | None = None
 
 
-class _Event(_Part):
-    attributes: list[_Attribute] = []
+def _plain(attributes: list[_Attribute]) -> dict[str, Any]:
+    return {attribute.key: attribute.value and attribute.value.plain() for attribute in attributes}
 
 
-class _Status(_Part):
+class SpanStatus(_Part):
+    """Status that the program set: 2 is an error."""
+
     code: Annotated[int, BeforeValidator(lambda code: _STATUS_CODES.get(code, code)), Field(ge=0, le=2)] = 0
 
 
-class _Span(_Part):
+class _AttributeList:
+    """A list of attributes, which becomes a mapping of their values."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_plain, handler.generate_schema(list[_Attribute]))
+
+
+_Attributes = Annotated[dict[str, Any], _AttributeList()]
+
+
+class SpanEvent(_Part):
+    """Something that happened during a span."""
+
+    attributes: _Attributes = {}
+
+
+class Span(_Part):
+    """One operation of a program, such as a call of a model or a tool."""
+
     trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{32}$"), AfterValidator(_not_zero)]
     span_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{16}$"), AfterValidator(_not_zero)]
     parent_span_id: Annotated[str, Field(pattern="^([0-9a-fA-F]{16})?$"), AfterValidator(_not_zero)] = ""
+    """Id of the span around this one; empty if there is none."""
     name: _Text = ""
     start_time_unix_nano: Annotated[_Int64, Field(gt=0)]
-    attributes: list[_Attribute] = []
-    events: list[_Event] = []
-    status: _Status = _Status()
+    attributes: _Attributes = {}
+    events: list[SpanEvent] = []
+    status: SpanStatus = SpanStatus()
+    where: str
+    """Place in the input, such as `Line 3 of traces.jsonl: resourceSpans[0].scopeSpans[0].spans[1]`."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.trace_id, self.span_id
+
+    @property
+    def attribute_sets(self) -> list[dict[str, Any]]:
+        """Attributes of the span and of each event during it."""
+        return [self.attributes, *(event.attributes for event in self.events)]
+
+    def place(self, attribute: str) -> str:
+        """Return the place of an attribute, for errors."""
+        return f"{self.where}.attributes[{attribute!r}]"
 
 
 class _Scope(_Part):
@@ -149,7 +166,7 @@ class _Traces(_Part):
     resource_spans: list[_Resource]
 
 
-_SPAN, _TRACES = TypeAdapter(_Span), TypeAdapter(_Traces)
+_SPAN, _TRACES = TypeAdapter(Span), TypeAdapter(_Traces)
 
 
 def spans_of_json(value: Any, where: str) -> Iterator[Span]:
@@ -185,25 +202,18 @@ def drop_spans(value: Any, where: str, check: Callable[[Span, Any], object]) -> 
 
 def _scopes(value: Any, where: str) -> Iterator[tuple[list[Any], str]]:
     """Yield the lists of spans in a request, each with its place. Raises MissingInput."""
+    others = _OTHER_SIGNALS & value.keys() if isinstance(value, dict) and "resourceSpans" not in value else ()
+    if others:
+        raise MissingInput(f"{where} holds {', '.join(others)}: only traces, resourceSpans, say what an agent did.")
     validate(_TRACES, value, f"{where}: ", strict=None)
     for outer, resource in enumerate(value["resourceSpans"]):
         for inner, scope in enumerate(resource.get("scopeSpans", ())):
             yield scope.get("spans", []), f"{where}: resourceSpans[{outer}].scopeSpans[{inner}]"
 
 
-def _read_span(value: Any, where: str) -> Span:
-    span: _Span = validate(_SPAN, value, where, strict=None)
-    return Span(
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        parent_id=span.parent_span_id,
-        name=span.name,
-        start_ns=span.start_time_unix_nano,
-        attributes=_plain(span.attributes),
-        events=tuple(_plain(event.attributes) for event in span.events),
-        failed=span.status.code == _STATUS_CODES["STATUS_CODE_ERROR"],
-        where=where,
-    )
+def _read_span(value: dict[str, Any], where: str) -> Span:
+    span: Span = validate(_SPAN, {**value, "where": where}, where, strict=None)
+    return span
 
 
 def json_of_protobuf(content: bytes, where: str) -> dict[str, Any]:
@@ -220,7 +230,3 @@ def json_of_protobuf(content: bytes, where: str) -> dict[str, Any]:
                 # Protobuf's own JSON has base64 where OTLP's has hexadecimal digits.
                 span |= {name: b64decode(span[name]).hex() for name in _IDS if name in span}
     return {"resourceSpans": [], **traces}
-
-
-def _plain(attributes: list[_Attribute]) -> dict[str, Any]:
-    return {attribute.key: attribute.value and attribute.value.plain() for attribute in attributes}

@@ -64,7 +64,7 @@ def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[
         environment, most = _metadata(file)
         rows = json_rows(file, _rollout, "a line is a saved rollout", line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
         tried = Counter[int | str]()
-        for number, rollout in enumerate(rows, start=1):
+        for number, (_, rollout) in enumerate(rows, start=1):
             order += 1
             entry = _attempt(rollout, environment, score, order, f"Rollout {number} of {file}")
             tried[rollout.example_id] += isinstance(entry, TracedAttempt)

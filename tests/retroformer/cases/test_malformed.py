@@ -61,7 +61,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("attempt.steps.0.action", ABSENT, "attempt.steps.0.action: the field is missing"),
     ("attempt.steps.0.observation", 7, "attempt.steps.0.observation: Input should be a valid string, not 7"),
     ("attempt.messages.0.role", "robot", "attempt.messages.0.role: String should match pattern '^(system|"),
-    ("attempt.messages.0.role", ABSENT, "attempt.messages.0.role: the field is missing"),
+    ("attempt.messages.0.role", ABSENT, "attempt.messages[0] has no role"),
     ("attempt.messages.1.content", 7, "attempt.messages.1.content: Input should be a valid string, not 7"),
     ("attempt.messages.1.tool_calls.0.function.name", ABSENT, "tool_calls.0.function.name: the field is missing"),
     ("attempt.messages.1.tool_calls.0.function.arguments", 7, "function.arguments: Input should be a valid string"),

@@ -11,7 +11,8 @@ from retroformer.files.bounded import MOST_LEVELS, json_rows, parse_json
 
 
 def rows(path: Path, line_bytes: int = 100, most_bytes: int = 1000) -> list[Any]:
-    return list(json_rows(path, lambda row: row, "wanted is a number", line_bytes=line_bytes, most_bytes=most_bytes))
+    rows = json_rows(path, lambda row: row, "wanted is a number", line_bytes=line_bytes, most_bytes=most_bytes)
+    return [row for _, row in rows]
 
 
 def nested(levels: int) -> str:
@@ -52,6 +53,6 @@ def test_a_row_of_another_shape_is_refused_with_its_line_and_the_expected_shape(
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n{"b": 2}\n')
     rows = json_rows(path, lambda row: row["a"], "a line has `a`", line_bytes=100, most_bytes=100)
-    assert next(rows) == 1
+    assert next(rows) == (f"Line 1 of {path}", 1)
     with pytest.raises(MissingInput, match=r"Line 3 of .* is JSON of another shape \(no 'a'\): a line has `a`\."):
         next(rows)

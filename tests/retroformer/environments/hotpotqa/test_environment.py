@@ -79,7 +79,7 @@ def test_search_shows_the_whole_first_paragraph_or_the_first_sentences_and_looku
 
 def test_tasks_are_the_questions_of_the_split_in_its_order(folder: Path) -> None:
     assert [task.id for task in make(folder).tasks()] == ["b", "a"]
-    assert make(folder, split="one").tasks() == (Task(id="a", environment="hotpotqa", split="one"),)
+    assert [task.id for task in make(folder, split="one").tasks()] == ["a"]
 
 
 def test_the_error_for_an_unknown_split_lists_the_splits(folder: Path) -> None:

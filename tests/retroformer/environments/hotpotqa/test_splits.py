@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.hotpotqa.data import Folder, Hub
+from retroformer.environments.hotpotqa.environment import Hotpotqa
+from retroformer.environments.registry import fingerprint, taskset
 from retroformer.errors import MissingInput, UnknownTask
+from retroformer.method.records import Task
 from tests.support.data import needs_data
 from tests.support.hotpotqa import SHARED
 from tests.support.runs import ROOT
@@ -46,6 +49,22 @@ def test_a_list_in_splits_json_takes_precedence(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, dict(ORIGINS), {"train_3": ["a", "b"]})
     assert folder.split("train_3") == ["a", "b"]
     assert folder.split("train_2") == ["d", "c"]
+
+
+def test_a_question_that_is_added_leaves_the_conditions_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "docstore.jsonl").write_text('{"title": "A", "sentences": ["A is a letter."]}')
+    section = Hotpotqa(data=tmp_path, split="all")
+
+    def facts(origins: dict[str, str | None]) -> tuple[str, Task]:
+        folder_of(tmp_path, origins)
+        return fingerprint(section), taskset(section).tasks()[0]
+
+    assert facts({"a": None}) == facts({"a": None, "b": None})
+    assert facts({"a": None})[1].sha256
+    with (tmp_path / "questions.jsonl").open("a") as file:
+        file.write('{"id": "a", "question": "a?", "answer": "no"}')
+    with pytest.raises(MissingInput, match=r"Line 2 of .* Line 1 of .* has the id 'a', too"):
+        taskset(section).tasks()
 
 
 def test_too_few_questions_are_refused_with_their_number(tmp_path: Path) -> None:

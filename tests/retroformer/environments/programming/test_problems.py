@@ -14,7 +14,9 @@ from retroformer.environments.programming.loading import load
 from retroformer.environments.programming.problems import Problem, Verdict
 from retroformer.environments.programming.python_source import assertions, controller_test, parse, store_value
 from retroformer.environments.programming.rust_source import complete_program, parse_test, result_type, split_tests
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.environments.registry import fingerprint, taskset
+from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput
+from retroformer.method.records import Task
 from tests.support.data import DATA, needs_data
 
 PROBLEMS = DATA / "programming"
@@ -108,6 +110,33 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load("humaneval", tmp_path)
     with pytest.raises(MissingInput, match=r"There is no file .*hard\.jsonl"):
         load("hard.jsonl", tmp_path)
+
+
+OWN = {"id": "a", "prompt": "def a():", "entry_point": "a", "tests": ["assert a() == 1"]}
+
+
+def test_a_problem_that_comes_again_counts_once_and_another_of_its_id_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(f"{json.dumps(OWN)}\n{json.dumps(OWN)}")
+    assert len(load("mine.jsonl", tmp_path).problems) == 1
+
+    (tmp_path / "mine.jsonl").write_text(f"{json.dumps(OWN)}\n{json.dumps(OWN | {'tests': ['assert a() == 2']})}")
+    with pytest.raises(MissingInput, match=r"Line 2 of .*mine\.jsonl: Line 1 of .*mine\.jsonl has the id 'a', too"):
+        load("mine.jsonl", tmp_path)
+
+
+def test_a_problem_that_is_added_to_a_file_leaves_the_conditions_of_the_others(tmp_path: Path) -> None:
+    section = Programming(data=tmp_path, split="mine.jsonl")
+
+    def facts(*rows: dict[str, object]) -> tuple[str, Task]:
+        (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        return fingerprint(section), taskset(section).tasks()[0]
+
+    before = facts(OWN)
+    assert before == facts(OWN, OWN | {"id": "b"})
+    _, changed = facts(OWN | {"tests": ["assert a() == 2"]})
+    assert changed.sha256 != before[1].sha256
+    with pytest.raises(EnvironmentFailure, match="has changed since it was played"):
+        taskset(section).environment().reset(before[1])
 
 
 @pytest.mark.parametrize(

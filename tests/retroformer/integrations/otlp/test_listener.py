@@ -157,6 +157,15 @@ def test_a_malformed_request_is_refused_and_not_kept(shared: Listening, fault: s
     assert sorted(shared.inbox.iterdir()) == before
 
 
+@pytest.mark.parametrize("signal", ["metrics", "logs"])
+@pytest.mark.parametrize("headers", [JSON, PROTOBUF])
+def test_another_signal_is_told_to_send_traces_alone(shared: Listening, signal: str, headers: dict[str, str]) -> None:
+    answer = httpx.post(shared.url.replace("traces", signal), content=b"{}", headers=headers)
+    message = Status.FromString(answer.content).message if headers is PROTOBUF else answer.json()["message"]
+    assert answer.status_code == 404
+    assert "OTEL_METRICS_EXPORTER=none and OTEL_LOGS_EXPORTER=none" in message
+
+
 def test_a_score_out_of_bounds_is_refused_with_its_field(shared: Listening) -> None:
     request = spans.request(spans.attempt(7, spans.gen_ai("No."), task_id="a", score=7.0)[:1])
     answer = httpx.post(shared.url, content=as_protobuf(request), headers=PROTOBUF)
