@@ -114,9 +114,9 @@ def main() -> int:
     parser.add_argument("--piece", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     out, began = chosen.out.resolve(), time.monotonic()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if chosen.cpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # With several cards transformers' trainer would multiply the batch.
+    card = "" if chosen.cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": card}
     if chosen.piece:
         run_piece(chosen.piece, out)
     (out / "pieces").mkdir(parents=True, exist_ok=True)

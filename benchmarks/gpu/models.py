@@ -38,7 +38,7 @@ SHAPES = {
 
 def random_model(out: Path, name: str) -> Path:
     """Return the folder of a model in the shape that `name` has, on a CPU with few small layers."""
-    folder = _folder(out) / name
+    folder = _folder(out, name)
     if not (folder / "ready").is_file():
         shutil.rmtree(folder, ignore_errors=True)
         save_tiny_model(folder, hidden=64)  # Its tokenizer has few tokens, so random texts fit every vocabulary.
@@ -48,15 +48,16 @@ def random_model(out: Path, name: str) -> Path:
     return folder
 
 
-def _folder(out: Path) -> Path:
-    """Return the folder of models: in shared memory if the next one fits there, after others have made room."""
-    if not ON_GPU or not SHARED.parent.is_dir() or shutil.disk_usage(SHARED.parent).total < LARGEST_BYTES:
-        return out / "models"
+def _folder(out: Path, name: str) -> Path:
+    """Return the folder of a model: in shared memory if a large one fits there, after others have made room."""
+    shared = ON_GPU and name in SHAPES and SHARED.parent.is_dir()
+    if not shared or shutil.disk_usage(SHARED.parent).total < LARGEST_BYTES:
+        return out / "models" / name
     SHARED.mkdir(exist_ok=True)
     for other in SHARED.iterdir():
-        if shutil.disk_usage(SHARED).free < LARGEST_BYTES:
+        if not (SHARED / name / "ready").is_file() and shutil.disk_usage(SHARED).free < LARGEST_BYTES:
             shutil.rmtree(other)
-    return SHARED
+    return SHARED / name
 
 
 def _save_weights(folder: Path, shape: ModelShape) -> None:
