@@ -28,7 +28,15 @@ def device() -> torch.device:
 
 
 def compute_dtype(train: Train) -> Literal["bfloat16", "float32"]:
-    """Return the dtype that training computes in: `train.dtype`, or for `auto` the faster one on this machine."""
+    """Return the dtype that training computes in: `train.dtype`, or for `auto` the faster one on this machine.
+
+    Raises:
+        ConfigError: it is bfloat16, and this machine's GPU has no instructions for it.
+    """
+    if train.dtype == "bfloat16" and torch.cuda.is_available() and not computes_bfloat16(torch):
+        raise ConfigError(
+            f"This machine's GPU, {torch.cuda.get_device_name()}, does not compute bfloat16: set train.dtype=auto."
+        )
     if train.dtype == "auto":
         return "bfloat16" if computes_bfloat16(torch) else "float32"
     return train.dtype

@@ -19,7 +19,7 @@ from .stage_kinds import STAGES
 CARD = "README.md"
 EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """Name of the `embedded` base model on the hub."""
-COST = ("seconds", "cpu_seconds", "tokens", "tokens_per_cpu_second", "peak_memory_bytes")
+COST = ("seconds", "cpu_seconds", "tokens", "tokens_per_cpu_second", "peak_memory_bytes", "peak_gpu_memory_bytes")
 """Metrics of the cost of training, not of its result."""
 NO_MEASURE = (*COST, "stage", "fingerprint", "inputs", "adapter_sha256", "code", "versions", "drawn_by")
 LOAD = """```python

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +35,11 @@ def require_finite(named: Iterable[tuple[str, Tensor]], where: str) -> None:
 
 def require_finite_gradients(named: Iterable[tuple[str, nn.Parameter]], when: str) -> None:
     """Raise NotFinite for the first parameter whose gradient holds infinite numbers or NaN."""
-    gradients = ((f"The gradient of {name}", parameter.grad) for name, parameter in named if parameter.grad is not None)
-    require_finite(gradients, f"{when}: {LOWER_THE_RATE}")
+    gradients = [(f"The gradient of {name}", parameter.grad) for name, parameter in named if parameter.grad is not None]
+    # On a GPU, one look at the extremes of all costs less than one at each of them.
+    extremes = torch._foreach_norm([gradient for _, gradient in gradients], math.inf) if gradients else ()
+    if not all(torch.stack(tuple(extremes)).isfinite().tolist() if gradients else ()):
+        require_finite(gradients, f"{when}: {LOWER_THE_RATE}")
 
 
 def require_finite_scores(scores_B: Tensor) -> None:

@@ -19,6 +19,7 @@ import atexit
 import logging
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -85,6 +86,10 @@ def process_group() -> Iterator[None]:
         ServiceError: another process has ended.
     """
     global _place, _waiting_group
+    # Memory that PPO frees in one phase is used in the next; and images that ask for TF32 do not get it for logits.
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    os.environ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "0"
     if "WORLD_SIZE" not in os.environ:
         # transformers' trainer would multiply the batch by the number of visible GPUs.
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -243,17 +248,30 @@ def _require_whole_models() -> None:
 
 def _take_card(local_rank: int) -> str:
     """Hide all GPUs but this process's own; return the name of torch's communication backend."""
-    import torch
-
-    cards = torch.cuda.device_count()  # Asks the driver; CUDA starts later and reads the variable set below.
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" or not cards:
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+    cards = [] if on_cpu else _visible_cards()
+    if not cards:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return "gloo"
-    if local_rank >= cards:
-        raise ConfigError(f"Process {local_rank + 1} has no GPU: launch at most {cards} processes.")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(cards)))
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local_rank]
+    if local_rank >= len(cards):
+        raise ConfigError(f"Process {local_rank + 1} has no GPU: launch at most {len(cards)} processes.")
+    os.environ["CUDA_VISIBLE_DEVICES"] = cards[local_rank]
     return "nccl"
+
+
+def _visible_cards() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    They are counted in another process: a driver that was asked once does not read the variable again.
+    """
+    import torch
+
+    if torch.version.cuda is None:
+        return []
+    count = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    number = int(subprocess.run(count, capture_output=True, text=True, check=True).stdout)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:number] if visible else list(map(str, range(number)))
 
 
 @contextmanager

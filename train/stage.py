@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import yaml
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.precision import stored_dtype
 from retroformer.run.provenance import code_version, folder_sha256, package_versions
 from retroformer.run.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics
 
@@ -87,9 +89,12 @@ def make_stage(
     `tasks` are the tasks behind the data. They do not determine the result, so they are no input.
     """
     train, kind = experiment.train, STAGES[name]
+    base = base_model_folder(train.base_model)
     inputs = {
-        "base": folder_sha256(base_model_folder(train.base_model)),
+        "base": folder_sha256(base),
         "quantization": train.quantization,
+        # 4-bit weights are those of the files' numbers, whatever dtype computes with them.
+        **({"quantized_from": stored_dtype(base)} if train.quantization == "nf4" else {}),
         "dtype": compute_dtype(train),
         "lora": train.lora.model_dump(),
         "trainer": train.trainer if kind.on_groups else None,
@@ -225,6 +230,8 @@ class Meter:
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
 
     def read(self, tokens: int, resumed_from: int) -> dict[str, float]:
         """Return what a stage that was trained on `tokens` has cost.
@@ -241,4 +248,6 @@ class Meter:
             "tokens": tokens,
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
         }
+        if torch.cuda.is_available():
+            cost["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
         return cost if resumed_from or not cpu else cost | {"tokens_per_cpu_second": round(tokens / cpu, 1)}

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 from retroformer.errors import ConfigError, RetroformerError, first_line
 from retroformer.models.adapter_weights import lora_config
 from retroformer.models.base_files import damaged_base_error, json_object, report_damaged_base, require_sound_base
-from retroformer.models.precision import guard_bnb_cpu
+from retroformer.models.precision import compute_in, guard_bnb_cpu
 from retroformer.models.prompt_template import end_of_turn, prompt_template
 
 AutoClass = Literal["AutoConfig", "AutoTokenizer", "AutoModelForCausalLM", "AutoModelForSequenceClassification"]
@@ -151,10 +151,16 @@ def load_model(folder: Path, *, scores: bool = False, **options: Any) -> Any:
     config = model_config(folder)
     if scores:
         config.num_labels = 1
+    packed = options.get("quantization_config")
+    if packed is not None:
+        # Otherwise 4-bit weights of a float16 base would differ by the dtype that computes with them.
+        options["dtype"] = "auto"
     model, loading = load_pretrained(_kind(scores), folder, config=config, output_loading_info=True, **options)
     # The head of a new reward model begins at random.
     if lacking := sorted(name for name in loading["missing_keys"] if not (scores and name.startswith("score."))):
         raise damaged_base_error(folder, ValueError(f"it has no weights called {lacking[0]}"))
+    if packed is not None:
+        compute_in(model, packed.bnb_4bit_compute_dtype)
     guard_bnb_cpu(model)
     return model
 

@@ -30,10 +30,25 @@ def serving_dtype(setting: Literal["auto"] | Dtype, folder: Path, torch: ModuleT
 
 def base_dtype(folder: Path) -> Dtype:
     """Return the type of the base in `folder` for serving, whatever the hardware: bfloat16 if it has 16 bits."""
+    return "bfloat16" if stored_dtype(folder) in ("bfloat16", "float16") else "float32"
+
+
+def stored_dtype(folder: Path) -> str | None:
+    """Return the data type in which the files of the base in `folder` have its weights, if its config says so."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # transformers 5 writes `dtype`, earlier versions `torch_dtype`.
-    dtype = config.get("dtype") or config.get("torch_dtype")
-    return "bfloat16" if dtype in ("bfloat16", "float16") else "float32"
+    dtype: str | None = config.get("dtype") or config.get("torch_dtype")
+    return dtype
+
+
+def compute_in(model: Any, dtype: Any) -> None:
+    """Let a model whose 4-bit weights were made from the numbers of its files compute in this torch dtype."""
+    for parameter in model.parameters():
+        if (state := getattr(parameter, "quant_state", None)) is not None:
+            state.dtype = dtype
+        elif parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
 
 
 def nf4(compute_dtype: Any) -> Any:

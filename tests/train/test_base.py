@@ -91,6 +91,28 @@ def test_the_guard_repairs_weights_that_were_already_repacked(wide_base: Path) -
     assert cosine(fresh, gradients(model)) > 0.95
 
 
+def test_4_bit_weights_are_those_of_the_files_numbers_in_every_dtype(tmp_path: Path) -> None:
+    """LongChat's files are in float16, of which bfloat16 rounds some numbers to others of 4 bits."""
+    base = save_tiny_model(tmp_path / "base", hidden=128)
+    load_base(Train(base_model=str(base), quantization="none", dtype="float32")).half().save_pretrained(base)
+    models = [load_base(Train(base_model=str(base), dtype=dtype)) for dtype in ("bfloat16", "float32")]
+    weights = [model.model.layers[0].mlp.up_proj.weight for model in models]
+    assert torch.equal(*(weight.data for weight in weights))
+    assert torch.equal(*(weight.quant_state.absmax for weight in weights))
+    assert [model.dtype for model in models] == [weight.quant_state.dtype for weight in weights]
+    assert [model.dtype for model in models] == [torch.bfloat16, torch.float32]
+    assert all(model.lm_head.weight.dtype == model.dtype for model in models)
+
+
+def test_bfloat16_on_a_gpu_without_it_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    assert compute_dtype(Train()) == "float32"
+    with pytest.raises(ConfigError, match=r"GPU, Tesla T4, does not compute bfloat16: set train.dtype=auto\.$"):
+        compute_dtype(Train(dtype="bfloat16"))
+
+
 def test_a_step_at_the_papers_rate_changes_every_weight() -> None:
     adapter = torch.nn.Linear(64, 64).bfloat16()
     keep_trainables_in_fp32(adapter)

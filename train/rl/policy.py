@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from transformers.cache_utils import Cache, DynamicLayer
 
 from retroformer.errors import NotFinite
 from retroformer.models.adapter_weights import add_reward_adapter
@@ -27,12 +28,43 @@ _NONE = -1
 """Number of a response in a place of the grid without one."""
 
 
+class _Layer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of a layer, with room for those of all steps that follow, so that a step copies no others."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.keys: Tensor
+        self.values: Tensor
+        self._steps_left = steps
+        self._rooms: list[Tensor] = []
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Add what the prompts or a step gave, (U, G, K, D); return all."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.replace(key_states, value_states)
+            return key_states, value_states
+        start, added = self.keys.shape[2], key_states.shape[2]
+        if not self._rooms:
+            length = start + self._steps_left * added
+            for kept_UGKD in (self.keys, self.values):
+                self._rooms.append(kept_UGKD.new_empty(*kept_UGKD.shape[:2], length, kept_UGKD.shape[3]))
+                self._rooms[-1][:, :, :start] = kept_UGKD
+        for room_UGKD, new_UGQD in zip(self._rooms, (key_states, value_states), strict=True):
+            room_UGKD[:, :, start : start + added] = new_UGQD
+        self.keys, self.values = (room_UGKD[:, :, : start + added] for room_UGKD in self._rooms)
+        self._steps_left -= 1
+        return self.keys, self.values
+
+    def replace(self, keys: Tensor, values: Tensor) -> None:
+        """Take these in place of all keys and values."""
+        self.keys, self.values, self._rooms = keys, values, []
+
+
 class _Grid:
     """Places of the responses that go on, and the keys and values of what the model has read."""
 
-    def __init__(self, prompts: Sequence[list[int]], device: torch.device) -> None:
-        from transformers import DynamicCache
-
+    def __init__(self, prompts: Sequence[list[int]], length: int, layers: int, device: torch.device) -> None:
         runs = [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
         numbers = torch.split(torch.arange(len(prompts), device=device), [count for _, count in runs])
         self.number_UQ = pad_sequence(list(numbers), batch_first=True, padding_value=_NONE)
@@ -40,8 +72,9 @@ class _Grid:
         self.length_U = torch.tensor([len(prompt) for prompt, _ in runs], device=device)
         self.read = 0
         """Steps read so far."""
-        # Without the model's config, which may have layers that forget: attention is that of training.
-        self.cache = DynamicCache()
+        # Without the model's config, which may have layers that forget: attention is that of training. The last token
+        # of a response is not read.
+        self.cache = Cache(layers=[_Layer(length - 1) for _ in range(layers)])
 
     @property
     def occupied(self) -> Tensor:
@@ -75,7 +108,7 @@ class _Grid:
             return torch.cat([of_prompt, own.flatten(2, 3)], dim=2)
 
         for layer in self.cache.layers:
-            layer.keys, layer.values = kept(layer.keys), kept(layer.values)
+            layer.replace(kept(layer.keys), kept(layer.values))
 
 
 def is_end(tokens: Tensor, ends: Sequence[int]) -> Tensor:
@@ -88,7 +121,7 @@ def sampled(
     trunk: Any, head: Any, prompts: Sequence[list[int]], length: int, pad_id: int, ends: Sequence[int]
 ) -> Tensor:
     """Return a response to each prompt, of at most `length` tokens, padded on the right, (B, T)."""
-    grid = _Grid(prompts, trunk.device)
+    grid = _Grid(prompts, length, trunk.config.num_hidden_layers, trunk.device)
     # Drawn for all responses at once, so that a response does not depend on when others end.
     uniform_TB = torch.rand(length, len(prompts), dtype=torch.float64, device=trunk.device)
     response_BT = torch.full((len(prompts), length), pad_id, device=trunk.device)

@@ -59,6 +59,18 @@ def test_responses_are_those_that_the_model_gives_alone_and_a_prompt_is_read_onc
     assert len(read) == length
 
 
+def test_a_step_copies_no_keys_of_earlier_ones(tiny_base: Path, workplace: Path) -> None:
+    model, places = often_ending(tiny_base, workplace), list[int]()
+
+    def note(_: Any, __: Any, given: dict[str, Any], *___: Any) -> None:
+        places.append(given["past_key_values"].layers[0].keys.data_ptr())
+
+    model.model.register_forward_hook(note, with_kwargs=True)
+    sampled(model.model, model.lm_head, PROMPTS, LENGTH, PAD, ())
+    assert len(places) == LENGTH
+    assert len(set(places[1:])) == 1
+
+
 def test_tokens_are_drawn_with_their_probabilities() -> None:
     probabilities_V = torch.tensor([0.0, 0.5, 0.2, 0.0, 0.29, 0.01])
     uniform_B = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
