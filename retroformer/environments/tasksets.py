@@ -9,16 +9,18 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import MIB, json_rows
-from retroformer.files.text import is_storable
 from retroformer.method.protocols import Environment
-from retroformer.method.records import Record, Task
+from retroformer.method.records import Name, Record, Task
 
 _LINE_BYTES, _FILE_BYTES = 16 * MIB, 4096 * MIB
 _TASK_FORM = 'a task is an object such as {"id": "sum-1", "input": "What is 2 + 3?"}'
+_ID = TypeAdapter[str](Annotated[Name, Field(min_length=1)])
 Row = TypeVar("Row")
 
 
@@ -107,11 +109,15 @@ def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
 def rows_by_id(rows: Iterable[tuple[str, Row]], identity: Callable[[Row], str]) -> dict[str, Row]:
     """Return rows, given with their places, by id and in order; an equal row that comes again counts once.
 
-    Raises MissingInput: two rows of an id differ.
+    Raises MissingInput: two rows of an id differ, or an id is none that a store holds.
     """
     kept, places = dict[str, Row](), dict[str, str]()
     for place, row in rows:
         name = identity(row)
+        try:
+            _ID.validate_python(name)
+        except ValidationError as error:
+            raise MissingInput(f"{place}: id {name[:80]!r}: {error.errors()[0]['msg']}; give it another one.") from None
         if kept.setdefault(name, row) != row:
             raise MissingInput(f"{place}: {places[name]} has the id {name!r}, too: give every task an id of its own.")
         places.setdefault(name, place)
@@ -123,7 +129,7 @@ def _task(value: Any) -> dict[str, Any]:
         raise TypeError("not an object")
     if isinstance(value["id"], int) and not isinstance(value["id"], bool):
         value["id"] = str(value["id"])
-    if not (isinstance(value["id"], str) and value["id"] and is_storable(value["id"])):
+    if not isinstance(value["id"], str):
         raise ValueError("id is neither a text nor a number")
     if not isinstance(value.get("split", ""), str):
         raise ValueError("split is not a text")

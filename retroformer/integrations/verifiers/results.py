@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, StrictInt, ValidationError
 
 from retroformer.agents.messages import clean_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
@@ -35,7 +35,7 @@ class _Tokens(BaseModel):
 class _Rollout(BaseModel):
     """The fields of a saved rollout that an attempt needs."""
 
-    example_id: int | str
+    example_id: StrictInt | str
     prompt: list[Any] | str | None = None
     completion: list[Any] | str | None = None
     reward: float
@@ -89,7 +89,7 @@ def _metadata(file: Path) -> tuple[str, int | None]:
     if not (isinstance(name, str) and name):
         raise MissingInput(f"{metadata}: env_id is missing: it is the name of the environment.")
     most = value.get("rollouts_per_example")
-    return name, most if isinstance(most, int) and most > 0 else None
+    return name, most if type(most) is int and most > 0 else None
 
 
 def _attempt(

@@ -17,6 +17,7 @@ from retroformer.cases.import_cases import import_cases
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config, load
+from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Key, Task
 from retroformer.run.provenance import Provenance, ServedModel
@@ -126,8 +127,7 @@ def edit(pack: Path) -> str:
     return yaml.safe_dump(words | {"ask": "What now?"})
 
 
-@pytest.mark.parametrize("name", ["questions.jsonl", "docstore.jsonl"])
-def test_conditions_include_the_content_of_the_data(tmp_path: Path, name: str) -> None:
+def test_conditions_include_the_pages_and_tasks_the_question_that_they_are(tmp_path: Path) -> None:
     folder, config = tmp_path / "data", tmp_path / "questions.yaml"
     folder.mkdir()
     (folder / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "answer": "Paris"}\n')
@@ -139,8 +139,11 @@ def test_conditions_include_the_content_of_the_data(tmp_path: Path, name: str) -
 
     moved = shutil.copytree(folder, tmp_path / "moved")
     assert conditions_at(Path(moved)) == conditions_at(folder)
-    (Path(moved) / name).write_text((folder / name).read_text().replace("Paris", "Rome"))
-    assert conditions_at(Path(moved)) != conditions_at(folder)
+    for name, differ in (("questions.jsonl", False), ("docstore.jsonl", True)):
+        (Path(moved) / name).write_text((folder / name).read_text().replace("Paris", "Rome"))
+        assert (conditions_at(Path(moved)) != conditions_at(folder)) is differ
+    old, new = (load(config, (f"environment.data={data}",)) for data in (folder, moved))
+    assert taskset(old.environment).tasks() != taskset(new.environment).tasks()
 
 
 def collect(config: Config) -> str:

@@ -423,5 +423,5 @@ def test_an_agent_that_changes_its_task_does_not_change_the_next_attempt(tmp_pat
 def test_an_id_that_no_key_can_hold_is_refused_before_anything_is_played(tmp_path: Path, reflector: Endpoint) -> None:
     path = write_vault(tmp_path, FUNCTION, reflector.url)
     (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": "é" * 251, "code": "1"}))
-    with pytest.raises(ConfigError, match="has more than 500 bytes: shorten it"):
+    with pytest.raises(MissingInput, match=r"Line 1 of tasks\.jsonl.*it has 502 bytes: a name has at most 500"):
         asyncio.run(rate_reflections(open_config(path)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.environments.hotpotqa.data import Folder
 from retroformer.environments.programming import extras
 from retroformer.environments.programming.environment import Programming
 from retroformer.environments.programming.judging import judge
@@ -122,6 +123,16 @@ def test_a_problem_that_comes_again_counts_once_and_another_of_its_id_is_refused
     (tmp_path / "mine.jsonl").write_text(f"{json.dumps(OWN)}\n{json.dumps(OWN | {'tests': ['assert a() == 2']})}")
     with pytest.raises(MissingInput, match=r"Line 2 of .*mine\.jsonl: Line 1 of .*mine\.jsonl has the id 'a', too"):
         load("mine.jsonl", tmp_path)
+
+
+@pytest.mark.parametrize("identity", ["", "a\0", "a" * 8000])
+def test_an_id_that_no_store_holds_is_refused_with_its_line(tmp_path: Path, identity: str) -> None:
+    (tmp_path / "mine.jsonl").write_text(json.dumps(OWN | {"id": identity}))
+    with pytest.raises(MissingInput, match=r"Line 1 of .*mine\.jsonl: id "):
+        load("mine.jsonl", tmp_path)
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"id": identity, "question": "a?", "answer": "b"}))
+    with pytest.raises(MissingInput, match=r"Line 1 of .*questions\.jsonl: id "):
+        Folder(tmp_path).split("all")
 
 
 def test_a_problem_that_is_added_to_a_file_leaves_the_conditions_of_the_others(tmp_path: Path) -> None:
