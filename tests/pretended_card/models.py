@@ -13,6 +13,7 @@ import peft.peft_model
 import peft.utils.save_and_load
 import safetensors.torch
 import torch
+from torch.nn.attention.flex_attention import create_mask
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -71,9 +72,22 @@ def _load_on_cpu_first(loader: Any) -> None:
     loader.from_pretrained = classmethod(from_pretrained)
 
 
+def _dense_flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, block_mask: Any, scale: float, enable_gqa: bool
+) -> torch.Tensor:
+    """Compute what the kernel of flex attention does, which a card must compile."""
+    assert enable_gqa
+    assert block_mask.kv_indices.device == query.device
+    mask = create_mask(block_mask.mask_mod, len(query), 1, query.shape[2], key.shape[2], device=CARD)
+    key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
+    scores = (query @ key.transpose(2, 3) * scale).masked_fill(~mask, torch.finfo(query.dtype).min)
+    return scores.softmax(dim=-1) @ value
+
+
 def install() -> None:
     """Let torch, transformers, peft and safetensors see the card."""
     pretend()
+    torch.compile = lambda *_, **__: _dense_flex_attention
     for loader in (AutoModelForCausalLM, AutoModelForSequenceClassification):
         _load_on_cpu_first(loader)
     save, read, load = safetensors.torch.save_file, safetensors.torch.load_file, torch.load

@@ -63,7 +63,9 @@ def test_every_stage_trains_as_a_command(
     )
     collect(config)
     for stage in STAGES:
-        done = on_card(guard, tmp_path, "train", stage, str(config))
+        # Both attentions: GRPO and the reward model by flex attention.
+        flex = ("train.attention=flex",) if stage in ("reward", "grpo") else ()
+        done = on_card(guard, tmp_path, "train", stage, str(config), *flex)
         assert done.returncode == 0, done.stderr
         assert f"trained {stage}: " in done.stdout, done.stdout
         (operations,) = re.findall(r"(\d+) operations on the card, 0 compilations", done.stdout)
