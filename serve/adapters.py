@@ -26,7 +26,7 @@ from retroformer.run.provenance import (
     folder_sha256,
     package_versions,
 )
-from retroformer.run.stage_metrics import require_same_base
+from retroformer.run.stage_metrics import require_as_trained
 
 from .engine.model import BASE
 from .served_names import ServedNames
@@ -64,22 +64,22 @@ def name_targets(
 ) -> dict[str, Target]:
     """Return the target of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
 
-    The engine names an adapter after its folder. Raises ConfigError if an adapter was trained on another base.
+    The engine names an adapter after its folder. Raises ConfigError if an adapter was trained on another base, and
+    ProvenanceError if it has changed since.
     """
     template_sha256 = chat_template_sha256(base, template_settings)
     plain = ServedModel(base_sha256=folder_sha256(base), adapter_sha256=None, chat_template_sha256=template_sha256)
     targets = {"base": Target(plain, BASE)}
-    for folder in (*names.adapters.values(), *names.best_of.values()):
-        require_same_base(folder, plain.base_sha256)
     for name, folder in names.adapters.items():
-        model = plain.model_copy(update={"adapter_sha256": folder_sha256(folder)})
+        model = plain.model_copy(update={"adapter_sha256": require_as_trained(folder, plain.base_sha256)})
         targets[name] = Target(model, str(folder))
     targets |= {alias: targets[name] for alias, name in names.aliases.items()}
     for name, folder in names.best_of.items():
         parsed = best_of(name)
         assert parsed is not None, f"{name} is not a best-of name"
         target = targets[parsed.model]
-        model = target.model.model_copy(update={"reward_sha256": folder_sha256(folder)})
+        sha256 = require_as_trained(folder, plain.base_sha256)
+        model = target.model.model_copy(update={"reward_sha256": sha256})
         targets[name] = target._replace(model=model, answers=parsed.answers, reward=str(folder))
     return add_pinned_names(targets)
 
@@ -145,9 +145,9 @@ class ServedModels:
     def load(self, label: str, folder: Path, sha256: str) -> str:
         """Load an adapter with this hash and return the engine's name of it, which begins with `label`.
 
-        Raises MissingInput, ConfigError, DamagedFile, and ServiceError if other servers do not take it.
+        Raises MissingInput, ConfigError, DamagedFile, ProvenanceError; ServiceError if other servers do not take it.
         """
-        require_same_base(folder, self.targets["base"].model.base_sha256)
+        require_as_trained(folder, self.targets["base"].model.base_sha256)
         # A name that no engine had, even before a restart: prefix caches still have entries under earlier names.
         name = f"{label}@{sha256[:PINNED_DIGITS]}-{secrets.token_hex(4)}"
         self._model.load_adapter(name, folder)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from retroformer.errors import DamagedFile, MissingInput, ProvenanceError, first_line
+from retroformer.errors import DamagedFile, MissingInput, first_line
 from retroformer.models.adapter_weights import lora_config
-from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint
+from retroformer.run.provenance import ADAPTER_FILES
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint, require_unchanged
 
 from .integrity import require_finite
 
@@ -46,13 +46,7 @@ def sound_adapter(folder: Path, metrics: StageMetrics) -> Adapter:
     except (OSError, ValueError) as error:
         raise _damaged(folder, CONFIG, error) from None
     require_finite_weights(folder, replacement_hint(folder))
-    recorded, sha256 = metrics.adapter_sha256, folder_sha256(folder)
-    if recorded not in (None, sha256):
-        raise ProvenanceError(
-            f"The adapter of {folder} has sha256 {sha256[:12]}, but had {str(recorded)[:12]} after training: "
-            f"{replacement_hint(folder)}"
-        )
-    return Adapter(folder, sha256, metrics)
+    return Adapter(folder, require_unchanged(folder, metrics), metrics)
 
 
 def require_finite_weights(folder: Path, what_now: str) -> None:

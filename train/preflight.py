@@ -16,7 +16,7 @@ from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
 from retroformer.models.adapter_weights import require_fit
 from retroformer.run.adapters import model_folder
-from retroformer.run.stage_metrics import require_same_base
+from retroformer.run.stage_metrics import require_as_trained
 
 from . import processes
 from .adapter import Adapter
@@ -136,4 +136,4 @@ def preflight(
         if role != REWARD:
             require_same_shape(base, adapter.folder, train.lora)
         require_fit(base, adapter.folder, scores=role == REWARD)
-        require_same_base(adapter.folder, stage.inputs["base"])
+        require_as_trained(adapter.folder, stage.inputs["base"])

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retroformer.config.experiment import Experiment
-from retroformer.errors import ConfigError, DamagedFile, MissingInput
+from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
 from retroformer.files.bounded import MIB, read_bytes
+from retroformer.run.provenance import folder_sha256
 
 METRICS = "metrics.json"
 _LONGEST_BYTES = 256 * MIB
@@ -126,14 +127,31 @@ def read_metrics(folder: Path) -> StageMetrics:
         raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {replacement_hint(folder)}") from None
 
 
-def require_same_base(folder: Path, base_sha256: str) -> None:
-    """Raise ConfigError if the adapter in `folder` was trained on another base model, as its metrics record it."""
-    trained = read_metrics(folder).inputs.get("base") if (folder / METRICS).is_file() else None
+def require_as_trained(folder: Path, base_sha256: str) -> str:
+    """Return the hash of the adapter in `folder`.
+
+    Raises ConfigError if its metrics record that it was trained on another base model, and ProvenanceError if they
+    record another hash.
+    """
+    metrics = read_metrics(folder) if (folder / METRICS).is_file() else StageMetrics()
+    trained = metrics.inputs.get("base")
     if trained not in (None, base_sha256):
         raise ConfigError(
             f"The adapter in {folder} was trained on a base model with sha256 {str(trained)[:12]}, and "
             f"train.base_model has {base_sha256[:12]}: set train.base_model to that model, or train the adapter again."
         )
+    return require_unchanged(folder, metrics)
+
+
+def require_unchanged(folder: Path, metrics: StageMetrics) -> str:
+    """Return the hash of the adapter in `folder`. Raises ProvenanceError if its metrics record another one."""
+    recorded, sha256 = metrics.adapter_sha256, folder_sha256(folder)
+    if recorded not in (None, sha256):
+        raise ProvenanceError(
+            f"The adapter of {folder} has sha256 {sha256[:12]}, but had {str(recorded)[:12]} after training: "
+            f"{replacement_hint(folder)}"
+        )
+    return sha256
 
 
 def replacement_hint(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Faults of the other stages: killed evaluations, trainings and servers, and adapters that are not what they were."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from retroformer.run.provenance import folder_sha256
+from retroformer.run.stage_metrics import METRICS
 from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World, kill, still_runs_when
 from tests.serve.running import make_adapter
 from tests.support.killing import after_cpu_seconds, cpu_seconds, finish, start_and_kill
@@ -134,7 +137,8 @@ def _served(world: World) -> World:
     folder = world.folder / "served"
     folder.mkdir()
     base = save_tiny_model(folder / "tiny")
-    make_adapter(base, folder / "adapter", seed=1)
+    adapter = make_adapter(base, folder / "adapter", seed=1)
+    (adapter / METRICS).write_text(json.dumps({"adapter_sha256": folder_sha256(adapter)}))  # As training writes it.
     arms = {"no reflection": {"kind": "none"}, "trained": {"kind": "model", "model": "trained"}}
     config = HOUSEHOLD | {
         "reflector": {"view": "compact", "max_new_tokens": 8, "endpoint": {"model": "trained"}},

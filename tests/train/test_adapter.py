@@ -264,6 +264,15 @@ def test_an_adapter_on_another_base_of_the_same_shape_is_refused(
     assert name_targets(run.base, names)[adapter].model.adapter_sha256
 
 
+def test_an_adapter_that_has_changed_since_its_training_is_not_served(run: Run) -> None:
+    names = ServedNames(adapters={"sft": run_folder("sft")}, aliases={}, best_of={}, quantization="none")
+    put_number(7.0, run_folder("sft") / "adapter_model.safetensors")
+    with pytest.raises(
+        ProvenanceError, match=r"runs/tiny/sft has sha256 \w+, but had \w+ after training: put the folder"
+    ):
+        name_targets(run.base, names)
+
+
 def run_folder(adapter: str) -> Path:
     return Path("runs/tiny") / adapter
 
