@@ -68,7 +68,7 @@ def run(
     """
     config = experiment.serve
     check_host(config)
-    settings = _worker_settings(experiment, follow=not of_stage)
+    settings = worker_settings(experiment, follow=not of_stage)
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     key = next(iter(settings.api_keys), "")
@@ -107,7 +107,7 @@ def run(
         supervise(services, ready, stop)
 
 
-def _worker_settings(experiment: Experiment, *, follow: bool) -> WorkerSettings:
+def worker_settings(experiment: Experiment, *, follow: bool) -> WorkerSettings:
     config, names = experiment.serve, served_names(experiment)
     promotions = experiment.folder if REFLECTOR not in config.adapters else None
     if promotions is not None and (current := (history := History(promotions)).current()) is not None:

@@ -5,11 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from retroformer.agents.reflector import ModelReflector
 from retroformer.coach.background import Background
 from retroformer.coach.recorder import ChainRecorder
 from retroformer.config.experiment import Experiment
+from retroformer.config.imports import stage_package
 from retroformer.config.sections.base import Endpoint, Section
 from retroformer.endpoint.http_client import read_key
 from retroformer.endpoint.model import LanguageModel
@@ -24,6 +27,8 @@ class Settings(Section):
     """Arguments of a `Reflector`."""
 
     endpoint: Endpoint
+    served: Experiment | None = None
+    """Run whose reflector is served in this process, if the endpoint has no address."""
     temperature: float
     max_new_tokens: int
     prompts: str
@@ -51,13 +56,19 @@ class Connection:
     """Store, endpoint and background thread of the process that created it."""
 
     def __init__(self, settings: Settings) -> None:
-        """Open the store. Raises StoreError, ConfigError, MissingInput."""
+        """Open the store, and prepare a server if the reflector has no address.
+
+        Raises StoreError, ConfigError, MissingInput.
+        """
         # First of all: an error message of the agent may contain the key.
         read_key(settings.endpoint.api_key_env)
         self._users, self._lock = 1, threading.Lock()
         """Number of calls in progress, and of the reflector until it closes."""
         self._process = os.getpid()
+        self._server: Any = None
         pack = load_pack(settings.prompts, "agent")
+        if settings.served is not None:
+            self._server = import_module(f"{stage_package('serve')}.in_process").server_of(settings.served)
         self.store = Store(settings.store, settings.run)
         try:
             for arm in (COLLECT, UNADVISED):
@@ -65,8 +76,7 @@ class Connection:
         except BaseException:
             self.store.close()
             raise
-        assert settings.endpoint.base_url is not None
-        self._model = LanguageModel(settings.endpoint, settings.endpoint.base_url)
+        self._model = LanguageModel(settings.endpoint, settings.endpoint.base_url or self._server.url)
         self.ledger = Ledger(self.store)
         self.background = Background()
         render = partial(reflection_prompt, pack, settings.prompt_characters)
@@ -81,6 +91,8 @@ class Connection:
     @contextmanager
     def call(self) -> Iterator[None]:
         """Make a call, after which `close` takes effect."""
+        if self._server is not None:
+            self._server.start()
         with self._lock:
             self._users += 1
         try:

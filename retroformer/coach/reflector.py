@@ -1,6 +1,6 @@
 """Improves an agent inside the program that runs it: it fails, reads advice and tries again.
 
-    coach = Reflector("http://127.0.0.1:8000/v1", store="sqlite:///mine.db")
+    coach = Reflector()
 
     @coach.improve(trials=3, score=check)
     def agent(task, advice=""):
@@ -22,18 +22,22 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
+
+from pydantic import ValidationError
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, parse_score, read_result
 from retroformer.coach.agent_call import AgentCall, refuse_unfinished, refuse_unusable, task_parameter
 from retroformer.coach.connection import Connection, Settings
 from retroformer.coach.recorder import Gains, OpenTask, gains_in
 from retroformer.coach.session import Score, Session, Watch
-from retroformer.config.experiment import Experiment
+from retroformer.config.experiment import STORE_FILE, Experiment
 from retroformer.config.sections.base import Endpoint
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.method.records import Key
+from retroformer.run.adapters import REFLECTOR, finished_advisers
 from retroformer.run.arm_names import COLLECT
 
 _LOGGER = logging.getLogger(__name__)
@@ -59,15 +63,18 @@ class Advice(NamedTuple):
 
 
 class Reflector(AbstractContextManager["Reflector"]):
-    """A served reflector, and the store in which its advice is rated.
+    """A reflector, and the store in which its advice is rated.
 
     Use it from any number of threads and processes; a forked process opens a connection of its own.
 
     Args:
-        base_url: OpenAI-compatible `/v1` address of the reflector, such as that of `retroformer serve`.
-        store: SQLAlchemy URL of the store. It is created if it does not exist.
+        base_url: OpenAI-compatible `/v1` address of the reflector, such as that of `retroformer serve`. Without it the
+            model is loaded in this process at the first call, with the extra `serve`; it serves the same answers.
+        store: SQLAlchemy URL of the store, which is created if it does not exist; by default the file of the run,
+            runs/RUN/experience.db.
         run: name of the run in the store, as `run` of a config.
-        model: name of the reflector at the address.
+        model: name of the reflector at the address. Without an address, `reflector` is the run's trained one, or else
+            the default base model, `base`; any other name is the folder of an adapter, or of one in the package.
         api_key_env: environment variable with the API key.
         temperature: sampling temperature of the advice.
         max_new_tokens: largest number of tokens of one piece of advice.
@@ -85,9 +92,9 @@ class Reflector(AbstractContextManager["Reflector"]):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | None = None,
         *,
-        store: str,
+        store: str | None = None,
         run: str = "agent",
         model: str = "reflector",
         api_key_env: str = "OPENAI_API_KEY",
@@ -104,15 +111,22 @@ class Reflector(AbstractContextManager["Reflector"]):
         for name, number in (("memory", memory), ("prompt_characters", prompt_characters)):
             if number < 1:
                 raise ConfigError(f"{name} is {number}: it must be at least 1.")
+        served = _run_served_here(run, model) if base_url is None else None
+        if served is not None and model != "base":
+            model = REFLECTOR if served.serve.adapters or finished_advisers(served) else "base"
         endpoint = Endpoint(
-            base_url=SecretUrl(base_url), model=model, api_key_env=api_key_env, timeout_seconds=timeout_seconds
+            base_url=None if base_url is None else SecretUrl(base_url),
+            model=model,
+            api_key_env=api_key_env,
+            timeout_seconds=timeout_seconds,
         )
         settings = Settings(
             endpoint=endpoint,
+            served=served,
             temperature=temperature,
             max_new_tokens=max_new_tokens,
             prompts=prompts,
-            store=SecretUrl(store),
+            store=sqlite_url(Path("runs") / run / STORE_FILE) if store is None else SecretUrl(store),
             run=run,
             prompt_characters=prompt_characters,
             memory=memory,
@@ -290,6 +304,16 @@ class Reflector(AbstractContextManager["Reflector"]):
             connection = self._connection
         with stack:
             yield connection
+
+
+def _run_served_here(run: str, model: str) -> Experiment:
+    """Return the config of an agent's run that serves this model. Raises ConfigError."""
+    adapters = {} if model in ("base", REFLECTOR) else {REFLECTOR: model}
+    config = {"run": run, "environment": {"name": "agent"}, "serve": {"adapters": adapters}}
+    try:
+        return Experiment.model_validate(config)
+    except ValidationError as error:
+        raise ConfigError(f"run is {run!r}: {error.errors()[0]['msg']}.") from None
 
 
 def _forget_connection_in_children(reflector: Reflector) -> None:
