@@ -1,6 +1,7 @@
 """Tokenizer and chat template of a base model, and its limits: what prompts need without the weights."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -18,12 +19,16 @@ class ChatTokenizer:
         Raises DamagedFile if they cannot be read, ConfigError if the chat template does not read a setting.
         """
         self._tokenizer = load_tokenizer(folder, template_settings)
-        config = model_config(folder)
-        self.context_tokens = int(min(config.max_position_embeddings, longest_row(config)))
-        self.vocabulary = int(config.vocab_size)
+        self._config = model_config(folder)
+        self.vocabulary = int(self._config.vocab_size)
         self.stop_tokens = end_tokens(folder, self._tokenizer)
         """Tokens that end a turn; the first one is that of training."""
         self._longest_token = max(map(len, self._tokenizer.get_vocab()))
+
+    @cached_property
+    def context_tokens(self) -> int:
+        """Largest number of tokens of a prompt and its answer; not every unsupported architecture states it."""
+        return int(min(self._config.max_position_embeddings, longest_row(self._config)))
 
     @property
     def longest_text(self) -> int:
