@@ -142,16 +142,16 @@ class ServedModels:
         """The hashes of all served models, and what they run on."""
         return Provenance(models={name: target.model for name, target in self.targets.items()}, **self._facts)
 
-    def load(self, label: str, folder: Path, sha256: str) -> str:
-        """Load an adapter with this hash and return the engine's name of it, which begins with `label`.
+    def load(self, label: str, folder: Path) -> tuple[str, str]:
+        """Load an adapter and return the engine's name of it, which begins with `label`, and its hash.
 
         Raises MissingInput, ConfigError, DamagedFile, ProvenanceError; ServiceError if other servers do not take it.
         """
-        require_as_trained(folder, self.targets["base"].model.base_sha256)
+        sha256 = require_as_trained(folder, self.targets["base"].model.base_sha256)
         # A name that no engine had, even before a restart: prefix caches still have entries under earlier names.
         name = f"{label}@{sha256[:PINNED_DIGITS]}-{secrets.token_hex(4)}"
         self._model.load_adapter(name, folder)
-        return name
+        return name, sha256
 
     def replace(self, gone: Collection[str], targets: Mapping[str, Target]) -> None:
         """Serve these targets in place of the names in `gone`."""
@@ -179,10 +179,10 @@ class ServedModels:
                 limit = f"{MAX_ADAPTERS} adapters are loaded, which is the limit: unload one at /v1/unload_lora_adapter"
                 raise Refusal(400, f"{limit} ({', '.join(self._handed_over)}).")
             try:
-                sha256 = folder_sha256(folder)
-                self._handed_over[name] = adapter = self.load(name, folder, sha256)
+                adapter, sha256 = self.load(name, folder)
             except RetroformerError as error:
                 raise Refusal(400, str(error)) from error
+            self._handed_over[name] = adapter
             served = self.targets["base"].model.model_copy(update={"adapter_sha256": sha256})
             self.replace((), {name: Target(served, adapter)})
             return served
@@ -237,8 +237,7 @@ class PromotedReflector:
         records = self._history.records()
         adapter = current_of(records)
         if adapter is not None and adapter.sha256 not in self._engine_names:
-            folder = self._history.folder_of(adapter)
-            self._engine_names[adapter.sha256] = self._served.load(adapter.name, folder, adapter.sha256)
+            self._engine_names[adapter.sha256], _ = self._served.load(adapter.name, self._history.folder_of(adapter))
         if adapter is None or self._current is None or self._current.sha256 != adapter.sha256:
             self._serve(adapter)
         self._current, self._records = adapter, len(records)

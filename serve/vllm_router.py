@@ -274,11 +274,11 @@ class VllmAnswers(Answers):
         return bodies
 
 
-def _load(served: ServedModels, name: str, folder: Path, sha256: str) -> str:
+def _load(served: ServedModels, name: str, folder: Path) -> str:
     for _ in range(ATTEMPTS - 1):
         with suppress(ServiceError):
-            return served.load(name, folder, sha256)
-    return served.load(name, folder, sha256)
+            return served.load(name, folder)[0]
+    return served.load(name, folder)[0]
 
 
 def connect(
@@ -297,7 +297,7 @@ def connect(
     dtype = serving_dtype(settings.dtype, base, torch)
     served = ServedModels(servers, servers, targets, dtype, {"vllm": servers.version})
     for name, folder in settings.names.adapters.items():
-        adapter = _load(served, name, folder, str(targets[name].model.adapter_sha256))
+        adapter = _load(served, name, folder)
         its = {
             each: target._replace(adapter=adapter) for each, target in targets.items() if target.adapter == str(folder)
         }
