@@ -53,10 +53,10 @@ async def _show_game(evaluation: Evaluation, task: Task, console: Console) -> bo
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
 
         def show(scene: Scene) -> None:
-            frames[bool(scene.memory.reflections)] = Frame(scene.opening, scene.steps)
+            frames[bool(scene.memory.reflections)] = ShownAttempt(scene.opening, scene.steps)
             live.update(_picture(frames, scene.memory.reflections), refresh=True)
 
-        frames = [Frame(), Frame()]
+        frames = [ShownAttempt(), ShownAttempt()]
         components = evaluation.components
         watched = replace(evaluation, components=replace(components, actor=WatchedActor(components.actor, show)))
         experience = watched.experience(f"eval/{ADVISED}")
@@ -65,7 +65,7 @@ async def _show_game(evaluation: Evaluation, task: Task, console: Console) -> bo
         turns = story.chain if story else ()
         for number, turn in enumerate(turns):
             if turn.attempt is not None:
-                frames[number] = Frame.of(turn.attempt)
+                frames[number] = ShownAttempt.of(turn.attempt)
         if len(turns) == 1 and turns[0].solved:
             live.update(
                 Text(f"Task: {frames[0].task} {frames[0].result} Nothing to advise.", style="dim"), refresh=True
@@ -87,7 +87,7 @@ class WatchedActor:
         return await self.actor.act(scene)
 
 
-class Frame(NamedTuple):
+class ShownAttempt(NamedTuple):
     """What is seen of an attempt so far."""
 
     opening: str = ""
@@ -95,7 +95,7 @@ class Frame(NamedTuple):
     result: str = ""
 
     @classmethod
-    def of(cls, attempt: Trajectory) -> "Frame":
+    def of(cls, attempt: Trajectory) -> "ShownAttempt":
         solved, actions = attempt.outcome is Outcome.SUCCESS, len(attempt.steps)
         return cls(attempt.opening, attempt.steps, f"{'Solved in' if solved else 'Lost after'} {actions} actions.")
 
@@ -112,7 +112,7 @@ class Frame(NamedTuple):
         return [*steps, Text(self.result, style="green" if self.result.startswith("Solved") else "red")]
 
 
-def _picture(frames: Sequence[Frame], advice: Sequence[str]) -> RenderableType:
+def _picture(frames: Sequence[ShownAttempt], advice: Sequence[str]) -> RenderableType:
     """Return the attempts side by side, below the task and the advice."""
     first, second = frames
     columns = Table(box=None, expand=True, padding=(0, 1), header_style="bold")

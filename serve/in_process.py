@@ -17,7 +17,7 @@ from .served_names import WorkerSettings
 _LOGGER = logging.getLogger(__name__)
 
 
-class Server:
+class InProcessServer:
     """The models of a run at an address on this machine. A forked child asks the server of its parent."""
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -51,11 +51,11 @@ class Server:
             self._listening = None
 
 
-_servers: dict[str, Server] = {}
+_servers: dict[str, InProcessServer] = {}
 _LOCK = threading.Lock()
 
 
-def server_of(experiment: Experiment) -> Server:
+def server_of(experiment: Experiment) -> InProcessServer:
     """Return the server of a run in this process, which all reflectors of the run share.
 
     Raises:
@@ -66,5 +66,5 @@ def server_of(experiment: Experiment) -> Server:
     settings = worker_settings(experiment, follow=True)
     with _LOCK:
         if (key := settings.model_dump_json()) not in _servers:
-            _servers[key] = Server(settings)
+            _servers[key] = InProcessServer(settings)
         return _servers[key]
