@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,15 +45,16 @@ def stand_in(base: Path) -> Iterator[str]:
     with subprocess.Popen(command) as process:
         url = f"http://127.0.0.1:{port}"
         try:
-            assert becomes_true(lambda: answers(url))
+            assert becomes_true(lambda: answers(lambda: http_request("GET", f"{url}/health")))
             yield url
         finally:
             process.kill()
 
 
-def answers(url: str) -> bool:
+def answers(request: Callable[[], httpx.Response]) -> bool:
+    """Return whether a server answers: one that is being stopped or started may close the connection."""
     try:
-        return http_request("GET", f"{url}/health").status_code == 200
+        return request().status_code == 200
     except httpx.TransportError:
         return False
 
@@ -65,7 +66,7 @@ def serving(folder: Path, base: Path, settings: str) -> Iterator[Endpoint]:
         yield Endpoint(process, ready_line(process), folder / "runs" / "tiny" / "logs")
     finally:
         process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
 
 
@@ -242,7 +243,7 @@ def test_serve_starts_vllm_with_its_flags_and_answers_for_it(tmp_path: Path, tin
         (tmp_path / "runs/tiny/sft/adapter_model.safetensors").write_bytes(b"trained again")
         os.kill(child, signal.SIGKILL)
         assert becomes_true(lambda: not runs(pid))
-        assert becomes_true(lambda: ask(endpoint, "sft").status_code == 200)
+        assert becomes_true(lambda: answers(lambda: ask(endpoint, "sft")))
         assert text_of(ask(endpoint, "sft")) == digest(folders[0])
         started = endpoint.pid_of("serve.supervisor")
     assert becomes_true(lambda: not runs(started))
