@@ -1,6 +1,6 @@
-"""Everything that a stage refuses, by its config before any input is read, and by its inputs before a model is loaded.
+"""All checks of a stage: of its config before any input is read, and of its inputs before a model is loaded.
 
-Below it nothing refuses a config, its data or its adapters, except for the check of packed rows
+No later code refuses a config, its data or its adapters, except for the check of packed rows
 (`shared_prompt.agreement`), which needs the loaded model. What is missing or damaged is refused where it is read
 (`data.inputs`, `adapter`).
 """

@@ -32,8 +32,8 @@ from retroformer.run.stage_metrics import METRICS, StageMetrics, TrainingTasks, 
 from . import processes
 from .adapter import Adapter, require_finite_weights, sound_adapter
 from .base import compute_dtype
-from .card import CARD, adapter_card
 from .integrity import writing_to
+from .model_card import CARD, adapter_card
 from .stage_kinds import STAGES
 
 CONFIG = "config.yaml"

@@ -298,8 +298,8 @@ def declare(evaluation: Evaluation) -> None:
 def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, str]:
     """Return the plan for these tasks as part of the conditions of trial 0, which are stored before anything is played.
 
-    Empty without planned comparisons. Where the arms are played and what that may cost change no result, so they are no
-    part of it: an evaluation that has spent its budget goes on with a larger one.
+    Empty without planned comparisons. The backend and the budget change no result, so the plan leaves them out: an
+    evaluation that has spent its budget goes on with a larger one.
     """
     if not experiment.eval.comparisons:
         return {}

@@ -34,9 +34,9 @@ from retroformer.run.provenance import code_version, folder_sha256, package_vers
 
 from ..adapter import Adapter, require_adapter
 from ..base import CPU, device, load_base, load_tokenizer
-from ..card import CARD, merged_card
 from ..data import inputs
 from ..data.samples import AdviceText, samples
+from ..model_card import CARD, merged_card
 from ..stage import replacing
 
 FACTS = "merge.json"

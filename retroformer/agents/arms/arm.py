@@ -128,7 +128,7 @@ class Arm(Section):
         return {"": self}
 
     def with_prefix(self, prefix: str, model: str | None = None) -> Self:
-        """Return the arm among arms named PREFIX/ARM; if `model` is given, it writes the advice of all model arms."""
+        """Return the arm for when all names become PREFIX/ARM; `model`, if given, writes the advice of model arms."""
         return self
 
     def reflector_settings(self) -> dict[str, Any]:

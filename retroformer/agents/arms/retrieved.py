@@ -31,8 +31,8 @@ EXPLORATION = 0.3
 """Weight of rarely used advice against advice that has paid off (c of UCB1, in units of return); returns are between 0
 and 1 in all environments here."""
 TASKS_AT_ONCE = 10
-"""Number of tasks that are played between two times to learn: fewer would leave endpoints idle, more would let later
-tasks learn less."""
+"""Number of tasks after which the arm learns from their gains: fewer would leave endpoints idle, and with more, later
+tasks would learn less."""
 _MANY_PIECES = 20_000
 """Number of pieces above which a retrieval takes milliseconds and runs in a thread, not to block the event loop."""
 

@@ -1,4 +1,4 @@
-"""Compact form of ALFWorld's text, in which small models play; the reflector's prompt in it is in `__init__.py`.
+"""Compact form of ALFWorld's text, in which small models play; the reflector's prompt is in `reflection_prompt`.
 
     Task: cool some bread and put it in diningtable
     Room: countertop 1-2, fridge 1, diningtable 1, cabinet 1-13

@@ -7,7 +7,7 @@ import pytest
 
 from retroformer.config.file import load
 from retroformer.config.parts import reflection_renderer
-from retroformer.environments.alfworld import compact_reflection_prompt
+from retroformer.environments.alfworld.reflection_prompt import compact_reflection_prompt
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.prompts import (
     PromptPack,

@@ -1,7 +1,7 @@
 """Tests of the digest of attempts."""
 
-from retroformer.environments.alfworld import digest
 from retroformer.environments.alfworld.compact import room_order
+from retroformer.environments.alfworld.reflection_prompt import digest
 from retroformer.method.records import Ending, Lesson, Outcome, Step, Task, Trajectory
 
 TASK = Task(id="game", environment="alfworld", split="train")

@@ -9,7 +9,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.run.provenance import folder_sha256
 from tests.train.world import config_file, save_adapter, tiny_experiment
-from train.card import adapter_card
+from train.model_card import adapter_card
 from train.stage import Stage, make_stage, publish
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
