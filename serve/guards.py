@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hmac
-import json
 import resource
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from starlette.types import ASGIApp, Scope
 
 from retroformer.endpoint.request_guard import Headers, Refusal
 from retroformer.endpoint.server import RETRY_SECONDS, Guard
-from retroformer.files.text import surrogate_in_json
+from retroformer.files.text import RepeatedName, json_value, surrogate_in_json
 
 from .supervisor import HEALTH
 
@@ -86,9 +85,12 @@ async def read_json(request: Request) -> dict[str, Any]:
     """
     try:
         text = (await request.body()).decode()
-        parsed = json.loads(text, object_pairs_hook=_unique_names)
+        parsed = json_value(text)
     except RecursionError:
         raise Refusal(400, "The request body is nested too deeply.") from None
+    except RepeatedName as error:
+        name = shorten_name(error.name)
+        raise Refusal(400, f"{name} appears twice in one object.", name) from None
     except ValueError as error:
         raise Refusal(400, f"The request body is not JSON: {error}.") from None
     if not isinstance(parsed, dict):
@@ -96,15 +98,6 @@ async def read_json(request: Request) -> dict[str, Any]:
     if (path := surrogate_in_json(parsed, text)) is not None:
         field = shorten_name(path)
         raise Refusal(400, f"{field}: half a character (a lone surrogate) is not text.", field)
-    return parsed
-
-
-def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    parsed = dict(pairs)
-    if len(parsed) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = shorten_name(next(name for name in names if names.count(name) > 1))
-        raise Refusal(400, f"{duplicate} appears twice in one object.", duplicate)
     return parsed
 
 

@@ -23,6 +23,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 from retroformer.agents.messages import clean_messages
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
+from retroformer.files.text import json_value
 from retroformer.method.records import (
     LAST_TRIAL,
     OMIT_EMPTY,
@@ -221,15 +222,17 @@ def parse_case(text: str, where: str) -> Case:
 
     Raises DamagedFile: it is not a case.
     """
+    case: Case | None = None
     try:
         case = Case.model_validate_json(text, strict=True)
-        if not any(map(_has_other_parts, (case.attempt, case.retry))):
-            return case
     except ValidationError as error:
         if error.errors(include_url=False)[0]["type"] == "json_invalid":
             raise _malformed(where, fault_of(error)) from None
     try:
-        return Case.model_validate_json(_in_our_form(text), strict=True)
+        value = json_value(text)
+        if case is None or any(map(_has_other_parts, (case.attempt, case.retry))):
+            case = Case.model_validate_json(_in_our_form(value), strict=True)
+        return case
     except ValidationError as error:
         raise _malformed(where, fault_of(error)) from None
     except ValueError as error:
@@ -246,9 +249,9 @@ def _has_other_parts(attempt: CaseAttempt | None) -> bool:
     return any(part.text is None for content in contents if isinstance(content, tuple) for part in content)
 
 
-def _in_our_form(text: str) -> str:
+def _in_our_form(value: Any) -> str:
     """Return a case without nulls, and its messages in the form of the chat API."""
-    case = without_nulls(json.loads(text))
+    case = without_nulls(value)
     for place in ("attempt", "retry") if isinstance(case, dict) else ():
         attempt = case.get(place)
         messages = attempt.get("messages") if isinstance(attempt, dict) else None

@@ -18,6 +18,7 @@ from retroformer.cases.case import CASE_BYTES, Case, CaseTask, parse_case, witho
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.bounded import GIB, MIB, most_decompressed, open_regular, size, text_lines
 from retroformer.files.durable import replace_file
+from retroformer.files.text import json_value
 from retroformer.method.records import ChatMessage, ContentPart, Reflection
 from retroformer.run.store.rows import serialise
 
@@ -204,9 +205,9 @@ def _case(row: dict[str, Any], where: str) -> Case:
     for place, holder, name in _json_columns(fields):
         if isinstance(holder[name], str):
             try:
-                holder[name] = json.loads(holder[name])
-            except (ValueError, RecursionError):
-                raise DamagedFile(f"{where}, {place}: it is not JSON; correct it and read the file again.") from None
+                holder[name] = json_value(holder[name])
+            except (ValueError, RecursionError) as error:
+                raise DamagedFile(f"{where}, {place}: it is not JSON ({error}); correct it.") from None
     if isinstance(task := fields.get("task"), dict) and "input_json" in task:
         task["input"] = task.pop("input_json")
     for _, message in _messages(fields):

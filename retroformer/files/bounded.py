@@ -18,15 +18,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import ValidationError
 
 from retroformer.errors import MissingInput
-from retroformer.files.text import has_surrogate, surrogate_in_json
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+from retroformer.files.text import has_surrogate, json_value, surrogate_in_json
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MOST_LEVELS = 50
@@ -209,8 +207,8 @@ def read_row(value: Any, read: Callable[[Any], Row], wanted: str, where: str) ->
     try:
         return read(value)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        why = f"no {error}" if isinstance(error, KeyError) else why
+        why = f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        why = first_fault(error) if isinstance(error, ValidationError) else " ".join(why.split())
         raise MissingInput(f"{where} is JSON of another shape ({why}): {wanted}.") from error
 
 
@@ -225,14 +223,14 @@ def parse_json(text: str, where: str) -> Any:
 def decode_json(text: str, where: str) -> Any:
     """Parse a JSON text that `json_fault` has still to check, as a whole or in parts. Raises MissingInput."""
     try:
-        return json.loads(text)
+        return json_value(text)
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
         fault = f"is not JSON ({error.msg.removesuffix(' at')} at {place})"
     except RecursionError:
         fault = _TOO_DEEP
     except ValueError as error:
-        # For example, a number with more digits than Python converts.
+        # For example, a number with more digits than Python converts, or a field that an object has twice.
         fault = f"is not JSON ({error})"
     raise MissingInput(f"{where} {fault}: correct it, or get a fresh copy.")
 
@@ -344,7 +342,7 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(read_text(path, _MOST_YAML_BYTES))
 
 
-def first_fault(error: "ValidationError") -> str:
+def first_fault(error: ValidationError) -> str:
     """Return the first fault with its field, such as `metrics.exact: Input should be a valid number`."""
     fault = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}"

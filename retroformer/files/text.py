@@ -1,8 +1,9 @@
-"""Canonical JSON with its hash; characters that cannot be stored (NUL and unpaired surrogates) or deceive a reader."""
+"""JSON, its canonical form and hash; characters that cannot be stored (NUL, lone surrogates) or deceive a reader."""
 
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,26 @@ def differences(bound: Any, wanted: Any, at: str = "") -> Iterator[str]:
             yield from differences(bound.get(name), wanted.get(name), f"{at}.{name}" if at else name)
     elif bound != wanted:
         yield f"{at}={bound!r}, not {wanted!r}"
+
+
+class RepeatedName(ValueError):
+    """Error: an object of JSON has a field twice, of which `json.loads` would keep the last."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name[:100]!r} appears twice in one object")
+        self.name = name
+
+
+def json_value(text: str | bytes) -> Any:
+    """Parse JSON. Raises RepeatedName, ValueError, RecursionError."""
+    return json.loads(text, object_pairs_hook=_unique_names)
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    parsed = dict(pairs)
+    if len(parsed) < len(pairs):
+        raise RepeatedName(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return parsed
 
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -25,6 +25,7 @@ from typing import Any
 from retroformer.errors import EnvironmentFailure, describe
 from retroformer.files.bounded import MIB, size
 from retroformer.files.program_guard import ErrorOutput, guard_command
+from retroformer.files.text import json_value
 
 _TRACEBACK_CHARACTERS = 2000
 """Characters at the end of a traceback of the user's own code that are kept."""
@@ -109,10 +110,10 @@ def failure_of(what: str, error: BaseException) -> EnvironmentFailure:
 
 def _value(answer: bytes) -> Any:
     try:
-        return json.loads(answer)
-    except (ValueError, RecursionError):
+        return json_value(answer)
+    except (ValueError, RecursionError) as error:
         shown = shortened(answer.decode(errors="replace"))
-        raise EnvironmentFailure(f"The agent answered something that is not JSON: {shown!r}.") from None
+        raise EnvironmentFailure(f"The agent answered something that is not JSON: {shown!r} ({error}).") from None
 
 
 class HttpAgent:

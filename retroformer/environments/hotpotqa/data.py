@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
+
 from retroformer.environments.hotpotqa.docstore import FORMAT, EncyclopediaPage, page
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.environments.tasksets import rows_by_id
@@ -32,6 +34,7 @@ _ROW_FORM = (
     "there are `id`, `question` and `answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of "
     "ids in splits.json"
 )
+_TEXTS, _FACTS = TypeAdapter(list[str]), TypeAdapter(list[tuple[str, int]])
 Read = TypeVar("Read")
 
 
@@ -96,7 +99,7 @@ class Folder:
 
     def pages(self) -> Iterator[EncyclopediaPage]:
         """Return all pages, in the order of the data. Raises MissingInput."""
-        rows = self._rows("docstore.jsonl", lambda row: page(row["title"], row["sentences"]), _DOCSTORE_BYTES)
+        rows = self._rows("docstore.jsonl", _page, _DOCSTORE_BYTES)
         return (row for _, row in rows)
 
     def _released(self, origin: str) -> list[str]:
@@ -192,11 +195,15 @@ def context_pages(context: Mapping[str, Any]) -> Iterator[EncyclopediaPage]:
     return (page(title, text) for title, text in zip(context["title"], context["sentences"], strict=True))
 
 
+def _page(row: Mapping[str, Any]) -> EncyclopediaPage:
+    return page(row["title"], _TEXTS.validate_python(row["sentences"]))
+
+
 def _question(row: Mapping[str, Any]) -> Question:
     facts = row.get("supporting_facts") or []
-    titles = facts["title"] if isinstance(facts, Mapping) else [title for title, _ in facts]
+    titles = facts["title"] if isinstance(facts, Mapping) else [title for title, _ in _FACTS.validate_python(facts)]
     # Entities in titles are resolved, as in docstore.page.
-    gold = tuple(dict.fromkeys(html.unescape(title) for title in titles))
+    gold = tuple(dict.fromkeys(map(html.unescape, _TEXTS.validate_python(titles))))
     if not isinstance(row["id"], str) or not isinstance(row["answer"], str):
         raise TypeError("id and answer are texts")
     return Question(row["id"], " ".join(row["question"].split()), row["answer"], gold)

@@ -219,6 +219,8 @@ _SOURCES: dict[str, _SetFormat] = {
 
 def own_problem(row: Row) -> Problem:
     """Return the problem of one line, in the form above, HumanEval's or MBPP's. Raises KeyError, ValueError."""
+    if not (name := str(row.get("entry_point", "f"))).isidentifier():
+        raise ValueError(f"entry_point {name[:80]!r} is not the name of a function, or of the class of a method")
     if "tests" not in row and "test" in row:
         problem = _humaneval(row)
     elif "tests" not in row and "test_list" in row:

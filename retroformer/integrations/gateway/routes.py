@@ -30,7 +30,7 @@ from retroformer.endpoint.request_guard import (
 )
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.bounded import first_fault
-from retroformer.files.text import storable
+from retroformer.files.text import json_value, storable
 from retroformer.integrations.gateway.answers import RecordedAnswer, forward, json_object
 from retroformer.integrations.gateway.runs import NoAttemptToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream, unpack
@@ -110,7 +110,7 @@ class Gateway:
     async def _score(self, request: web.Request) -> web.Response:
         run, task = _names(request)
         try:
-            given = Score.model_validate_json(await _body(request))
+            given = Score.model_validate(json_value(await _body(request)))
             task = storable(given.task) or task
             if given.invalid:
                 receipt = await self._runs.discard(run, task, given.cause)
@@ -122,7 +122,7 @@ class Gateway:
             return error_response(422, f"The score cannot be read: {first_fault(error)}.")
         except (StoreError, ConfigError) as error:
             return error_response(503, str(error))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return error_response(422, f"The score cannot be read: {error}.")
         return web.json_response(asdict(receipt))
 

@@ -4,7 +4,6 @@ An example is a task, and its rollouts, in the order of the file, are the attemp
 leaves malformed lines out with a log message, so lines are read and checked here.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text, sha256
+from retroformer.files.text import json_value
 from retroformer.method.records import Tokens, Usage, content_text
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
@@ -62,7 +62,9 @@ def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[
             continue
         seen.add(digest)
         environment, most = _metadata(file)
-        rows = json_rows(file, _rollout, "a line is a saved rollout", line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
+        rows = json_rows(
+            file, _Rollout.model_validate, "a line is a saved rollout", line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES
+        )
         tried = Counter[int | str]()
         for number, (_, rollout) in enumerate(rows, start=1):
             order += 1
@@ -70,13 +72,6 @@ def read(path: Path, score: str | None = None, section: Any = None) -> Iterator[
             tried[rollout.example_id] += isinstance(entry, TracedAttempt)
             # An evaluation that was stopped makes the rollouts of an example again.
             yield _BEYOND if most is not None and tried[rollout.example_id] > most else entry
-
-
-def _rollout(value: Any) -> _Rollout:
-    try:
-        return _Rollout.model_validate(value)
-    except ValidationError as error:
-        raise ValueError(first_fault(error)) from None
 
 
 def _metadata(file: Path) -> tuple[str, int | None]:
@@ -137,6 +132,6 @@ def _messages(value: list[Any] | str | None, role: str) -> list[Any]:
 def _info(rollout: _Rollout) -> Any:
     """Return the rollout's own data, an object or its JSON."""
     try:
-        return json.loads(rollout.info) if isinstance(rollout.info, str) else rollout.info
+        return json_value(rollout.info) if isinstance(rollout.info, str) else rollout.info
     except (ValueError, RecursionError):
         return None

@@ -138,6 +138,19 @@ LINES: dict[str, tuple[bytes, str]] = {
     "half a character": (json.dumps(GOOD).replace("Search.", "\\ud800").encode(), "it is not JSON"),
     "too deep": (b'{"task": {"id": "1", "input": ' + b"[" * 10**5 + b"]" * 10**5 + b"}}", "recursion limit exceeded"),
     "too long": (b'"' + b"a" * (16 << 20) + b'"', "is longer than 16 MiB, the limit for a line"),
+    "two scores": (
+        json.dumps(GOOD).replace('"score": 1.0', '"score": 0.0, "score": 1.0').encode(),
+        "'score' appears twice",
+    ),
+    "a field twice in the input": (
+        b'{"task": {"id": "1", "input": {"a": 1, "a": 2}}, "attempt": {"score": 0.0, "output": "a"}}',
+        "'a' appears twice in one object",
+    ),
+    "two roles, as Gemini writes them": (
+        b'{"task": {"id": "1", "input": ""}, "attempt": {"score": 0.0, "messages": [{"role": "user", "role": "model",'
+        b' "parts": [{"text": "a"}]}]}}',
+        "'role' appears twice in one object",
+    ),
     "a huge number": (b'{"trial": 1' + b"0" * 10**4 + b"}", "it is not JSON (number out of range"),
 }
 
@@ -182,6 +195,10 @@ def test_columns_of_json_that_hold_none_are_named(experiment: Experiment, tmp_pa
     row = {"task": {"id": "1", "input_json": "{"}, "attempt": {"score": 1.0, "output": "a"}}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), file)
     assert refused(experiment, file).startswith(f"Row 1 of {file}, task.input_json: it is not JSON")
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([row | {"task": {"id": "1", "input_json": '{"a": 1, "a": 2}'}}]), file
+    )
+    assert "task.input_json: it is not JSON ('a' appears twice in one object)" in refused(experiment, file)
     message = {"role": "user", "parts": [{"type": "image", "data": "]"}]}
     row = {"task": {"id": "1", "input": "a"}, "attempt": {"score": 1.0, "messages": [message]}}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), file)

@@ -41,12 +41,18 @@ def test_a_surrogate_pair_is_accepted() -> None:
     assert parse_json('"\\ud83d\\udd25"', "x") == "\U0001f525"
 
 
-@pytest.mark.parametrize("text", ["{", "", "[1,]", "1" * 5000, "nothing", "\ufeff1"])
+@pytest.mark.parametrize("text", ["{", "", "[1,]", "1" * 5000, "nothing", "\ufeff1", '[{"a": 1, "b": 2, "a": 1}]'])
 def test_a_line_that_is_not_json_is_refused_with_its_number(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"1\n2\n{text or '}'}\n")
     with pytest.raises(MissingInput, match=r"Line 3 of .*rows\.jsonl is not JSON \(.*\): correct it, or get"):
         rows(path, line_bytes=10_000, most_bytes=10_000)
+
+
+def test_the_field_that_an_object_has_twice_is_found_in_one_pass() -> None:
+    fields = ",".join(f'"{number}":0' for number in (*range(300_000), 299_999))
+    with pytest.raises(MissingInput, match=r"x is not JSON \('299999' appears twice in one object\)"):
+        parse_json(f"{{{fields}}}", "x")
 
 
 def test_a_row_of_another_shape_is_refused_with_its_line_and_the_expected_shape(tmp_path: Path) -> None:

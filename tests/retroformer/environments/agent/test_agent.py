@@ -208,6 +208,7 @@ def test_a_fault_of_a_program_is_an_invalid_outcome_with_its_cause(
     [
         ("500 Oops", b"no paper", "The agent answered 500: no paper"),
         ("200 OK", b"<html>", "The agent answered something that is not JSON: '<html>'"),
+        ("200 OK", b'{"score": 0, "score": 1}', "('score' appears twice in one object)"),
         ("200 OK", b'{"score": -1}', "score is -1: it must be a number from 0 to 1"),
         ("200 OK", b"[]", "score is missing"),
     ],

@@ -84,8 +84,14 @@ def test_a_question_without_gold_pages_cannot_be_asked_with_its_context(folder: 
     assert questions(folder, context=False).environment().reset(task).observation.startswith("Question: ")
 
 
-def test_supporting_facts_of_another_shape_are_a_fault_of_the_file(folder: Path) -> None:
-    row = {"id": "x", "question": "Who?", "answer": "She", "supporting_facts": [["one", 2, 3]]}
+@pytest.mark.parametrize(
+    "facts", [[["one", 2, 3]], "Ada Lind", ["A1"], {"title": "Ada Lind"}, {"title": [["Ada Lind", 0]]}, [[1, 0]]]
+)
+def test_supporting_facts_of_another_shape_are_a_fault_of_the_file(folder: Path, facts: object) -> None:
+    row = {"id": "x", "question": "Who?", "answer": "She", "supporting_facts": facts}
     (folder / "questions.jsonl").write_text(json.dumps(row))
     with pytest.raises(MissingInput, match=r"questions\.jsonl is JSON of another shape"):
         Folder(folder).split("all")
+    (folder / "docstore.jsonl").write_text('{"title": "Ada Lind", "sentences": "She sang."}')
+    with pytest.raises(MissingInput, match=r"Line 1 of .*docstore\.jsonl is JSON of another shape \(it: Input should"):
+        list(Folder(folder).pages())

@@ -216,6 +216,14 @@ def test_own_tests_in_every_known_form_pass_the_right_program_and_fail_a_wrong_o
         (HALF | {"tests": [{"input": "4", "output": "2"}]}, "valid string"),
         (HALF | {"input_output": '{"inputs": ["4"], "outputs": ["2"]}'}, "no 'tests'"),
         (HALF | {"tests": ["assert half(4) == 2", ">>> half(4)\n2"]}, "not Python"),
+        *(
+            (row | {"entry_point": name}, "is not the name of a function, or of the class")
+            for name in ("half(", "", "Half().of", "Half.of", 7)
+            for row in (
+                HALF | {"tests": ["assert half(4) == 2"]},
+                HUMANEVAL | {"test": "def check(f):\n    assert f(4)"},
+            )
+        ),
         (HALF | {"tests": ["import pytest\ndef test():\n    assert half(4) == 2"]}, "imports pytest"),
         (HALF | {"tests": ["from solution import half\nassert half(4) == 2"]}, "imports solution"),
         (HALF | {"tests": ["assert half(4) == 2\nexit(0)"]}, "ends its process"),

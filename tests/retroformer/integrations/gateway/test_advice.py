@@ -168,12 +168,16 @@ def test_a_reflector_that_does_not_answer_ends_the_story_only(running: RunningGa
         ({"score": 2}, 422, "The score cannot be read: score is 2: it must be a number from 0 to 1."),
         ({}, 422, "The score cannot be read: score is None: it must be a number from 0 to 1."),
         ({"scroe": 1}, 422, "The score cannot be read: scroe: Extra inputs are not permitted."),
+        ('{"score": 0, "score": 1}', 422, "The score cannot be read: 'score' appears twice in one object."),
+        ("[" * 100_000, 422, "The score cannot be read"),
     ],
 )
 def test_a_wrong_score_is_refused_in_one_sentence(
-    running: RunningGateway, given: dict[str, Any], status: int, sentence: str
+    running: RunningGateway, given: dict[str, Any] | str, status: int, sentence: str
 ) -> None:
-    answer = httpx.post(f"http://{running.host}/runs/nobody/score", json=given)
+    body = given if isinstance(given, str) else json.dumps(given)
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"http://{running.host}/runs/nobody/score", content=body, headers=headers)
     assert answer.status_code == status
     assert answer.json()["error"]["message"].startswith(sentence)
 

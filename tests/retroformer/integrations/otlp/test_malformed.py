@@ -76,6 +76,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "metadata that is no JSON": (attribute("metadata", "{"), "'metadata'"),
     "metadata that is a list": (attribute("metadata", "[]"), "'metadata'"),
     "a score in metadata of 9": (attribute("metadata", '{"score": 9}'), "'metadata'].score"),
+    "metadata with two scores": (
+        attribute("metadata", '{"score": 0, "score": 1}'),
+        "'metadata'] is not JSON ('score' app",
+    ),
     "messages that are no JSON": (messages("["), "'gen_ai.input.messages'"),
     "messages that are no list": (messages({"role": "user"}), "'gen_ai.input.messages'"),
     "a message without a role": (messages([{"parts": []}]), "'gen_ai.input.messages'][0] has no role"),
@@ -115,6 +119,7 @@ GOOD = json.dumps(spans.request(spans.attempt(1, spans.gen_ai("No."), score=0.0)
 FILES: dict[str, tuple[str, bytes, str]] = {
     "half a line": ("a.jsonl", GOOD + GOOD[:100], "Line 2 of "),
     "no text": ("a.jsonl", GOOD + b"\xff\n", "Line 2 of "),
+    "a kind twice": ("a.jsonl", GOOD + GOOD.replace(b'"name":', b'"name": "a", "name":'), "Line 2 of "),
     "another object": ("a.jsonl", GOOD + b'{"resourceLogs": []}\n', "Line 2 of "),
     "a number": ("a.jsonl", b"7\n", "Line 1 of "),
     "half of a gzip": ("a.jsonl.gz", b"\x1f\x8b\x08\x00\x00\x00", "a.jsonl.gz"),

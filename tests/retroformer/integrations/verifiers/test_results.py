@@ -88,7 +88,8 @@ def test_the_task_is_what_the_prompt_says_and_no_later_message(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"example_id": None}, "Line 2 of .*results.jsonl is JSON of another shape .ValueError: example_id"),
+        ({"example_id": None}, "Line 2 of .*results.jsonl is JSON of another shape .example_id"),
+        ({"example_id": True}, "Line 2 of .*results.jsonl is JSON of another shape .example_id.*valid integer"),
         ({"reward": "high"}, "Line 2 of .*reward: Input should be a valid number"),
         ({"reward": 7.0}, r"Rollout 2 of .*results.jsonl: reward is 7: it must be from 0 to 1"),
         ({"completion": 7}, "Line 2 of .*completion"),
