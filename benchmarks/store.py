@@ -185,7 +185,7 @@ def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.measure.results import arm_results
-    from eval.measure.statistics import rates_of
+    from eval.measure.statistics import Rates
     from eval.report.report import write_report
     from eval.report.report_input import ReportInput
 
@@ -193,7 +193,7 @@ def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:
         results = arm_results(store, tasks, arms, experiment.loop.trials)
         assert not any(arm.incomplete for arm in results), "the copies are incomplete"
-        return write_report(ReportInput(experiment, tasks, rates_of(results, experiment.seed), (), store))
+        return write_report(ReportInput(experiment, tasks, Rates(results), (), store))
 
 
 QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {

@@ -9,7 +9,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.files import document as doc
 
 from ..measure.results import ArmResult
-from ..measure.statistics import DRAWS, Comparison, Rates, comparison, plain_p
+from ..measure.statistics import DRAWS, Comparison, Rates, bootstrap, comparison, plain_p
 from .report_input import ReportInput
 
 _OFFSET = 0.015
@@ -109,7 +109,7 @@ def sentence(first: doc.Spans, second: doc.Spans, claim: Claim, condition: str =
 def _claim(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> Claim:
     by_name = {arm.name: arm for arm in arms}
     solved_NT = by_name[first].solved_NT
-    compared = comparison(by_name[first], by_name[second], rates.intervals)
+    compared = comparison(by_name[first], by_name[second])
     return Claim(float(solved_NT[-1].mean()), solved_NT.shape[1], len(solved_NT), compared)
 
 
@@ -133,7 +133,7 @@ def solved_figure(experiment: Experiment, rates: Rates) -> doc.Figure:
     order = sorted(range(len(solid)), key=lambda index: -float(solid[index].solved_NT[-1].mean()))
     series = []
     for rank, index in enumerate(order):
-        intervals = [rates.intervals.of(solid[index].solved_by(trial)) for trial in trials]
+        intervals = [bootstrap(solid[index].solved_by(trial)) for trial in trials]
         offset = _OFFSET * (len(trials) - 1) * (rank - (len(solid) - 1) / 2)
         x = [trial + 1 + (offset if trial else 0.0) for trial in trials]
         others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]
@@ -173,7 +173,7 @@ def difference_figure(rates: Rates, reference: str) -> doc.Figure:
     rows = []
     for name, arm in arms.items():
         if name != reference:
-            compared = comparison(arm, arms[reference], rates.intervals)
+            compared = comparison(arm, arms[reference])
             rows.append(doc.IntervalRow(name=name, **compared.difference._asdict(), claimed=compared.claimed))
     rows.sort(key=lambda row: -row.mean)
     caption = (
@@ -185,7 +185,7 @@ def difference_figure(rates: Rates, reference: str) -> doc.Figure:
 
 
 def _how_to_read(evaluation: ReportInput) -> doc.Words:
-    rates, experiment = evaluation.rates, evaluation.experiment
+    rates = evaluation.rates
     counts = Counter(task.split for task in evaluation.tasks)
     splits: doc.Spans = ("split ", *map(doc.code, counts))
     if len(counts) > 1:
@@ -214,6 +214,6 @@ def _how_to_read(evaluation: ReportInput) -> doc.Words:
         f"{rates.finished_tasks} of {len(evaluation.tasks)} held-out tasks of ",
         *splits,
         f" were finished in every arm. {unfinished} Brackets are 95% percentile bootstrap intervals over tasks "
-        f"({DRAWS:,} draws, seed {experiment.seed}); ",
+        f"({DRAWS:,} draws); ",
         *seeds,
     )

@@ -14,7 +14,7 @@ from retroformer.config.sections.base import best_of
 from retroformer.files.document import Chapter, Paragraph, Part, Row, arm_cell, chapter, emphasis, number, strong, table
 
 from ..measure.results import ArmResult
-from ..measure.statistics import Intervals, MeanInterval, paired_difference
+from ..measure.statistics import MeanInterval, bootstrap, difference
 from .report_input import ReportInput, interval_cell, views
 from .training import TrainedAdapter, trained_adapters
 
@@ -41,12 +41,12 @@ class Gain(NamedTuple):
 def score_gains(evaluation: ReportInput) -> Iterator[Chapter]:
     """Yield the gains of the arms trained with a reward model, if there are any."""
     rates, experiment = evaluation.rates, evaluation.experiment
-    if gains(experiment, rates.views[-1], rates.intervals):
-        shown = views(rates, lambda arms: gain_parts(gains(experiment, arms, rates.intervals)))
+    if gains(experiment, rates.views[-1]):
+        shown = views(rates, lambda arms: gain_parts(gains(experiment, arms)))
         yield chapter("Gains in the reward model's score and in tasks solved", *shown)
 
 
-def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Intervals) -> list[Gain]:
+def gains(experiment: Experiment, results: Sequence[ArmResult]) -> list[Gain]:
     """Return a gain for each arm trained with a reward model and started, by hash, from the policies of another arm."""
     played = {arm.name: arm for arm in results}
     adapters_of = {name: _policies(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
@@ -56,7 +56,7 @@ def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Inter
         if adapters and all(adapter.uses_reward_model for adapter in adapters):
             start = starts.get(frozenset(adapter.metrics.inputs["adapters"]["sft"] for adapter in adapters))
             if start is not None:
-                realised = intervals.of(paired_difference(played[name], played[start]))
+                realised = bootstrap(difference(played[name].solved_by(-1), played[start].solved_by(-1)))
                 found.append(Gain(name, start, fmean(map(_score_gain, adapters)), realised))
     return found
 

@@ -24,7 +24,7 @@ from retroformer.run.ledger import Ledger
 from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult, arm_results, count_unfinished
-from ..measure.statistics import Rates, rates_of
+from ..measure.statistics import Rates, bootstrap
 from ..play.evaluation import Evaluation, open_evaluations
 from ..play.order import play_arms
 from ..play.preflight import preflight, repetitions
@@ -118,7 +118,7 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
                 for evaluation in evaluations:
                     await play_arms(evaluation)
                     arms = results[evaluation.name] = results_of(evaluation)
-                    rates, actor = rates_of(arms, own.seed), components.actor_sha256
+                    rates, actor = Rates(arms), components.actor_sha256
                     write_report(
                         ReportInput(evaluation.experiment, tasks, rates, verified, store, actor, evaluation.name)
                     )
@@ -174,7 +174,7 @@ def _add_source(maker: Any, chapters: Iterable[doc.Chapter]) -> Iterator[doc.Cha
 
 def write_actors(experiment: Experiment, played: Results) -> Path:
     """Write the report with a table of all actors; return the path of report.html."""
-    rates = {actor: rates_of(arms, experiment.seed) for actor, arms in played.items()}
+    rates = {actor: Rates(arms) for actor, arms in played.items()}
     solved = f"Share of {experiment.environment.name} tasks solved"
     tasks = min(of_actor.finished_tasks for of_actor in rates.values())
     parts: list[doc.Part | doc.Words] = [f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks."]
@@ -197,7 +197,7 @@ def _actors(rates: Mapping[str, Rates], arms: Results) -> doc.Table:
             {
                 "actor": actor,
                 "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
-                **solved.shares_by_trial(arm, rates[actor].intervals),
+                **solved.shares_by_trial(arm),
                 "tokens in": doc.number(arm.usage.prompt_tokens, ","),
                 "tokens out": doc.number(arm.usage.completion_tokens, ","),
                 "more": doc.Cell(words="report", part=actor),
@@ -261,12 +261,12 @@ def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
             "arm": arm.name,
             "tasks": rates.tasks,
             "unfinished": arm.incomplete,
-            "solved at trial 0": interval_cell(rates.intervals.of(arm.solved_by(0))),
-            "solved by the last trial": interval_cell(rates.intervals.of(arm.solved_by(-1))),
+            "solved at trial 0": interval_cell(bootstrap(arm.solved_by(0))),
+            "solved by the last trial": interval_cell(bootstrap(arm.solved_by(-1))),
             "more": doc.Cell(words="report", part=experiment.domain),
         }
         for experiment, results in played
-        for rates in (rates_of(arms, experiment.seed) for arms in results.values())
+        for rates in map(Rates, results.values())
         for arm in rates.all_tasks
     ]
     sentence = (

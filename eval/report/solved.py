@@ -22,13 +22,13 @@ FAILURES_IN_A_ROW = 3
 def by_trial(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield the shares solved by each trial, and those of the tasks that failed at first."""
     rates = evaluation.rates
-    yield doc.chapter("Solved by trial", *views(rates, lambda arms: [solved_by_trial(arms, rates.intervals)]))
+    yield doc.chapter("Solved by trial", *views(rates, lambda arms: [solved_by_trial(arms)]))
     if evaluation.experiment.loop.trials < 2 or not stats.first_failures(rates.all_tasks).any():
         return
 
     def counted(arms: Sequence[ArmResult]) -> list[doc.Part]:
         count = doc.Paragraph(words=f"Not solved at trial 0: {stats.first_failures(arms).sum()}.")
-        return [*([count] if rates.unfinished else []), *solved_of_failed(arms, rates.intervals)]
+        return [*([count] if rates.unfinished else []), *solved_of_failed(arms)]
 
     failed = "" if rates.unfinished else f"{stats.first_failures(rates.finished).sum()} "
     yield doc.chapter(f"Solved of the {failed}tasks that failed at trial 0", *views(rates, counted))
@@ -37,7 +37,7 @@ def by_trial(evaluation: ReportInput) -> Iterator[doc.Chapter]:
 def differences(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     rates = evaluation.rates
     if len(evaluation.results) > 1:
-        shown = views(rates, lambda arms: [paired_differences(arms, rates.intervals)])
+        shown = views(rates, lambda arms: [paired_differences(arms)])
         yield doc.chapter("Differences after the last trial, paired by task", *shown)
 
 
@@ -57,13 +57,13 @@ def stopping(evaluation: ReportInput) -> Iterator[doc.Chapter]:
         yield doc.chapter("Stopping rules", *views(evaluation.rates, lambda arms: [stopping_rules(arms)]))
 
 
-def solved_by_trial(results: Sequence[ArmResult], intervals: stats.Intervals) -> doc.Table:
+def solved_by_trial(results: Sequence[ArmResult]) -> doc.Table:
     """Return the share solved by trial of every arm, followed by its training seeds if it pools several."""
     return doc.table(
         [
             {
                 "arm": doc.arm_cell(result.name),
-                **shares_by_trial(result, intervals),
+                **shares_by_trial(result),
                 "last return": doc.number(float(result.return_NT[-1].mean()), ".3f"),
                 "unfinished": result.incomplete if isinstance(result, ArmResult) else "",
                 "invalid attempts": result.invalid,
@@ -77,13 +77,13 @@ def solved_by_trial(results: Sequence[ArmResult], intervals: stats.Intervals) ->
     )
 
 
-def shares_by_trial(result: ArmResult | SeedResult, intervals: stats.Intervals) -> doc.Row:
+def shares_by_trial(result: ArmResult | SeedResult) -> doc.Row:
     """Return the share of tasks that an arm or training seed solved by each trial, with its interval."""
     trials = range(len(result.solved_NT))
-    return {_by(trial): interval_cell(intervals.of(result.solved_by(trial))) for trial in trials}
+    return {_by(trial): interval_cell(stats.bootstrap(result.solved_by(trial))) for trial in trials}
 
 
-def paired_differences(results: Sequence[ArmResult], intervals: stats.Intervals) -> doc.Table:
+def paired_differences(results: Sequence[ArmResult]) -> doc.Table:
     """Return differences after the last trial over all tasks, with the exact test of arms without training seeds."""
     pooled = any(arm.pooled for arm in results)
     return doc.table(
@@ -91,18 +91,18 @@ def paired_differences(results: Sequence[ArmResult], intervals: stats.Intervals)
             {
                 "first arm": doc.arm_cell(first.name),
                 "second arm": doc.arm_cell(second.name),
-                "first - second": _difference_cell(first, second, difference, intervals),
-                **({_THESE_SEEDS: _interval_over_tasks(difference, intervals)} if pooled else {}),
-                **_exact_test(first, second, intervals),
+                "first - second": _difference_cell(first, second, difference),
+                **({_THESE_SEEDS: _interval_over_tasks(difference)} if pooled else {}),
+                **_exact_test(first, second),
             }
             for first, second in stats.arm_pairs(results)
-            for difference in [stats.paired_difference(first, second)]
+            for difference in [stats.difference(first.solved_by(-1), second.solved_by(-1))]
         ],
         "Differences in the share of tasks solved by the last trial.",
     )
 
 
-def solved_of_failed(results: Sequence[ArmResult], intervals: stats.Intervals) -> list[doc.Part]:
+def solved_of_failed(results: Sequence[ArmResult]) -> list[doc.Part]:
     """Return how many of the tasks that failed at trial 0 each arm solved later, and the differences between arms."""
     failed_T = stats.first_failures(results)
     if not failed_T.any():
@@ -110,15 +110,15 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: stats.Intervals) -
     trials, failed = range(1, len(results[0].solved_NT)), int(failed_T.sum())
 
     def counts(result: ArmResult | SeedResult) -> doc.Row:
-        return {_by(trial): _count(result.solved_by(trial)[..., failed_T], intervals) for trial in trials}
+        return {_by(trial): _count(result.solved_by(trial)[..., failed_T]) for trial in trials}
 
     def differences(first: ArmResult, second: ArmResult) -> doc.Row:
         cells = dict[str | doc.Column, doc.Cell]()
         for trial in trials:
-            difference = stats.select_tasks(stats.paired_difference(first, second, trial), failed_T)
-            cells[_by(trial)] = _difference_cell(first, second, difference, intervals)
+            difference = stats.difference(*(arm.solved_by(trial)[..., failed_T] for arm in (first, second)))
+            cells[_by(trial)] = _difference_cell(first, second, difference)
             if any(arm.pooled for arm in results):
-                cells[_by(trial, f", {_THESE_SEEDS}")] = _interval_over_tasks(difference, intervals)
+                cells[_by(trial, f", {_THESE_SEEDS}")] = _interval_over_tasks(difference)
         return cells
 
     shown: list[doc.Part] = []
@@ -143,21 +143,19 @@ def _by(trial: int, after: str = "") -> doc.Column:
     return doc.trial_column(trial, "by trial", after)
 
 
-def _difference_cell(
-    first: ArmResult, second: ArmResult, difference: stats.Groups, intervals: stats.Intervals
-) -> doc.Cell:
+def _difference_cell(first: ArmResult, second: ArmResult, difference: stats.Groups) -> doc.Cell:
     """Return the interval over training seeds and tasks."""
-    both = intervals.of(difference)
+    both = stats.bootstrap(difference)
     return interval_cell(both, "" if both.excludes_zero else " (covers 0)", (first.name, second.name))
 
 
-def _interval_over_tasks(difference: stats.Groups, intervals: stats.Intervals) -> doc.Cell:
-    return interval_cell(intervals.of(stats.mean_over_seeds(difference)))
+def _interval_over_tasks(difference: stats.Groups) -> doc.Cell:
+    return interval_cell(stats.bootstrap(stats.mean_over_seeds(difference)))
 
 
-def _exact_test(first: ArmResult, second: ArmResult, intervals: stats.Intervals) -> doc.Row:
+def _exact_test(first: ArmResult, second: ArmResult) -> doc.Row:
     """Return how many tasks only one of the two arms solved, and the p-value; dashes for means over seeds."""
-    p_value = stats.comparison(first, second, intervals).p_value
+    p_value = stats.comparison(first, second).p_value
     first_T, second_T = first.solved_NT[-1], second.solved_NT[-1]
     return {
         "only first solved": doc.DASH if p_value is None else int((first_T > second_T).sum()),
@@ -166,11 +164,11 @@ def _exact_test(first: ArmResult, second: ArmResult, intervals: stats.Intervals)
     }
 
 
-def _count(solved: Floats, intervals: stats.Intervals) -> doc.Cell:
+def _count(solved: Floats) -> doc.Cell:
     """Return `37: 0.617 [0.500, 0.733]`, sorted by the count; with pooled seeds the count is a mean as well."""
     count = float(stats.mean_over_seeds((solved,)).sum())
     shown = f"{count:.0f}" if count == round(count) else f"{count:.1f}"
-    return doc.Cell(words=(doc.unbroken(f"{shown}: {intervals.of(solved)}"),), value=count)
+    return doc.Cell(words=(doc.unbroken(f"{shown}: {stats.bootstrap(solved)}"),), value=count)
 
 
 def stopping_rules(results: Sequence[ArmResult]) -> doc.Table:
@@ -231,7 +229,7 @@ def _planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDA
     trial, by = -1, "the last trial"
     if planned.trial is not None:
         trial, by = planned.trial, f"trial {planned.trial}"
-    difference = stats.select_tasks(stats.paired_difference(first, second, trial), included_T)
+    difference = stats.difference(*(arm.solved_by(trial)[..., included_T] for arm in (first, second)))
     of_shared = (
         "" if first.shares_first and second.shares_first else f" of {stats.shared_first_arm(rates.all_tasks).name}"
     )
@@ -240,7 +238,7 @@ def _planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDA
     low = None if planned.low is None else f"lower bound above {planned.low:g}"
     interval, result = None, "open"
     if included_T.any():
-        interval = rates.intervals.of(difference)
+        interval = stats.bootstrap(difference)
         met = (planned.mean is None or interval.mean >= planned.mean) and (
             planned.low is None or interval.low > planned.low
         )
@@ -254,12 +252,12 @@ def _planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDA
         "result": result,
     }
     if len(clusters_T):
-        row["clusters resampled"] = _interval_by_cluster(difference, clusters_T[included_T], rates.intervals.seed)
+        row["clusters resampled"] = _interval_by_cluster(difference, clusters_T[included_T])
     return row
 
 
-def _interval_by_cluster(difference: stats.Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
+def _interval_by_cluster(difference: stats.Groups, clusters_T: NDArray[np.str_]) -> str:
     if len(set(clusters_T)) < 2:
         return doc.DASH
-    interval = stats.bootstrap_seeds(tuple(map(np.atleast_2d, difference)), seed, clusters_T)
+    interval = stats.bootstrap(difference, clusters_T)
     return f"[{interval.low:.3f}, {interval.high:.3f}]"

@@ -63,9 +63,8 @@ def percent(part: float, total: float) -> str:
 
 
 def interval(value: MeanInterval) -> Markup:
-    """Return a difference with its 95% interval, which does not wrap."""
-    bounds = f"[{number(value.low, signed=True)}, {number(value.high, signed=True)}]"
-    return Markup('<span class="interval">{} {}</span>').format(number(value.mean, signed=True), bounds)
+    """Return a difference with its 95% interval as in a report, which does not wrap."""
+    return Markup('<span class="interval">{}</span>').format(value)
 
 
 def _sign(value: float | None) -> str:

@@ -200,7 +200,7 @@ class Experiment(Section):
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """Name of the run; all its files are written to runs/RUN."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of sampling, training and bootstrap."""
+    """Seed of sampling and training."""
     round: Positive = 1
     """Number of the collecting and training round. A later round collects on the next tasks, with a reflector trained
     in an earlier round, and trains from scratch on the reflections of all rounds so far."""

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from eval.measure.results import ArmResult, SeedResult, arm_results
-from eval.measure.statistics import rates_of
+from eval.measure.statistics import Rates
 from eval.play.verify import VerifiedModel
 from eval.report.report import write_report
 from eval.report.report_input import ReportInput
@@ -82,9 +82,7 @@ def write_evaluation(
         add_invalid(store, Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
         arms = experiment.eval.stored_names
         outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
-        path = write_report(
-            ReportInput(experiment, TASKS, rates_of(outcomes, experiment.seed), verified, store, "cd" * 32)
-        )
+        path = write_report(ReportInput(experiment, TASKS, Rates(outcomes), verified, store, "cd" * 32))
     return path.parent
 
 
@@ -123,7 +121,7 @@ def _retry(store: Store, key: Key, won: bool, advised: str) -> None:
 def evaluated(results: Sequence[ArmResult], **config: Any) -> ReportInput:
     """Return an evaluation with these results, whose store holds nothing."""
     experiment = Experiment.model_validate({"run": "riddles", "environment": {"name": "alfworld"}, **config})
-    return ReportInput(experiment, (), rates_of(results, experiment.seed), (), cast(Store, None))
+    return ReportInput(experiment, (), Rates(results), (), cast(Store, None))
 
 
 def arm(name: str, *stored: str, last_counts: bool = False) -> ArmResult:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...measure.results import Floats
-from ...measure.statistics import bootstrap_counts, mcnemar
+from ...measure.statistics import bootstrap, difference, mcnemar
 from ..index import Index
 from ..site import NoSuchPage, Page, Site
 
@@ -64,7 +64,8 @@ def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown
     first, second = pair
     by_task = [_solved_at(site.index, side) for side in (first, second)]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
-    solved = [np.array([side[task] for task in tasks], dtype=float) for side in by_task]
+    trials_ST = [np.array([side[task] for task in tasks], dtype=float).T for side in by_task]
+    solved = [trials[0] if len(trials) == 1 else trials for trials in trials_ST]
     groups = _groups(tasks, solved) if tasks else {}
     return Page(
         "compare.html",
@@ -129,26 +130,23 @@ def _solved_at(index: Index, side: Side) -> dict[str, list[float]]:
 
 
 def _lines(solved: Sequence[Floats]) -> Iterable[Mapping[str, Any]]:
-    """Yield a line for each trial, from the trials that solved each task for each seed, (T, S) of both sides.
+    """Yield a line for each trial, from the trials that solved each task on both sides: (T), or (S, T) with seeds.
 
-    It has the shares solved, their difference, and the exact p-value of McNemar's test; None for a mean over training
-    seeds, which is no single outcome.
+    It has the shares solved, their difference as in a report, and the exact p-value of McNemar's test; None for
+    training seeds, whose mean is no single outcome.
     """
-    last = max((float(side_TS[np.isfinite(side_TS)].max(initial=0)) for side_TS in solved), default=0)
+    last = max((float(side[np.isfinite(side)].max(initial=0)) for side in solved), default=0)
     for trial in range(min(int(last), _MOST_TRIALS) + 1):
-        first_T, second_T = ((side_TS <= trial).mean(axis=1) for side_TS in solved)
-        single = all(side_TS.shape[1] == 1 for side_TS in solved)
-        p = mcnemar(first_T, second_T) if single else None
-        values, counts = np.unique(first_T - second_T, return_counts=True)
-        difference = bootstrap_counts(values, counts, seed=0)
-        shares = {"first": first_T.mean(), "second": second_T.mean()}
-        yield {"trial": trial, **shares, "difference": difference, "p": p}
+        one, other = ((side <= trial).astype(float) for side in solved)
+        p = mcnemar(one, other) if one.ndim == other.ndim == 1 else None
+        interval = bootstrap(difference(one, other))
+        yield {"trial": trial, "first": one.mean(), "second": other.mean(), "difference": interval, "p": p}
 
 
 def _groups(tasks: Sequence[str], solved: Sequence[Floats]) -> dict[str, list[tuple[str, float, float]]]:
     """Return the tasks of each group with both shares of seeds that solved them in the end."""
     groups: dict[str, list[tuple[str, float, float]]] = {name: [] for name in GROUPS}
-    shares = (np.isfinite(side_TS).mean(axis=1).tolist() for side_TS in solved)
+    shares = (np.atleast_2d(np.isfinite(side)).mean(axis=0).tolist() for side in solved)
     for task, first, second in zip(tasks, *shares, strict=True):
         name = "won" if first > second else "lost" if second > first else "both" if first else "neither"
         groups[name].append((task, first, second))

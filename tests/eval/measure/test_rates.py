@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, Floats, SeedResult
-from eval.measure.statistics import bootstrap_seeds, mean_over_seeds, paired_difference
+from eval.measure.statistics import bootstrap, difference, mean_over_seeds
 from retroformer.method.records import Usage
 
 FIRST, LAST = (0.0, 0.0, 1.0), (1.0, 0.0, 1.0)
@@ -24,8 +24,8 @@ def arm(name: str, *seeds: tuple[float, ...]) -> ArmResult:
 
 
 def listed(first: ArmResult, second: ArmResult, trial: int = -1) -> Any:
-    (difference,) = paired_difference(first, second, trial)
-    return difference.tolist()
+    (values,) = difference(first.solved_by(trial), second.solved_by(trial))
+    return values.tolist()
 
 
 def test_arms_with_as_many_seeds_are_paired_seed_by_seed() -> None:
@@ -35,7 +35,7 @@ def test_arms_with_as_many_seeds_are_paired_seed_by_seed() -> None:
 
 def test_the_seeds_of_arms_with_other_numbers_of_them_are_groups_of_their_own() -> None:
     two, three = arm("two", (1, 1, 1), (0, 0, 1)), arm("three", (0, 0, 1), (1, 0, 1), (1, 1, 1))
-    first, second = paired_difference(two, three)
+    first, second = difference(two.solved_by(-1), three.solved_by(-1))
     assert first.tolist() == [[1, 1, 1], [0, 0, 1]]
     assert second.tolist() == [[0, 0, -1], [-1, 0, -1], [-1, -1, -1]]
     assert mean_over_seeds((first, second)) == pytest.approx([-1 / 6, 1 / 6, 0])
@@ -69,6 +69,6 @@ def test_nineteen_of_twenty_intervals_cover_the_true_difference(seeds: tuple[int
     for _ in range(repetitions):
         difficulty_T = chance.normal(0, 1.5, 60)
         first, second = (equal_arm(chance, difficulty_T, number) for number in seeds)
-        covered += not bootstrap_seeds(paired_difference(first, second), seed=0, draws=400).excludes_zero
+        covered += not bootstrap(difference(first.solved_by(-1), second.solved_by(-1)), draws=400).excludes_zero
     # Three standard errors.
     assert covered / repetitions == pytest.approx(0.95, abs=3 * sqrt(0.95 * 0.05 / repetitions))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval.measure.results import ArmResult, arm_results, count_unfinished
-from eval.measure.statistics import rates_of
+from eval.measure.statistics import Rates
 from eval.report.report import write_actors, write_report
 from eval.report.report_input import ReportInput
 from retroformer.config.experiment import Experiment
@@ -73,7 +73,7 @@ def report_of(attempts: Mapping[str, Sequence[str]], config: str = CONFIG) -> st
     arms = experiment.eval.stored_names
     tasks = tasks_of(attempts)
     outcomes = arm_results(store, tasks, arms, experiment.loop.trials)
-    write_report(ReportInput(experiment, tasks, rates_of(outcomes, experiment.seed), [], store))
+    write_report(ReportInput(experiment, tasks, Rates(outcomes), [], store))
     store.close()
     return Path("runs/riddles/eval/report.md").read_text()
 
@@ -230,9 +230,7 @@ def test_a_missing_retry_is_not_a_failed_one() -> None:
     store.add_reflection(Key(arm=TRAINED, task_id="capital-02", trial=1), 0, advice("Say Paris."))
     arms = experiment.eval.stored_names
     tasks = tasks_of(DISPUTED)
-    write_report(
-        ReportInput(experiment, tasks, rates_of(arm_results(store, tasks, arms, 2), experiment.seed), [], store)
-    )
+    write_report(ReportInput(experiment, tasks, Rates(arm_results(store, tasks, arms, 2)), [], store))
     store.close()
     assert "| trained | Say Paris. | not tried | - |" in Path("runs/riddles/eval/report.md").read_text()
 

@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, SeedResult
-from eval.measure.statistics import Intervals
-from eval.report import overoptimisation
-from eval.report.overoptimisation import Gain, gain_parts
+from eval.report.overoptimisation import gain_parts, gains
 from retroformer.agents.reflector import ModelArm
 from retroformer.config.experiment import Experiment
 from retroformer.method.records import Usage
 from tests.support.markdown_tables import markdown, tables_in
 
 SCORES = [0.1, 0.5, 0.9, 1.1, 0.9, 1.3, 1.0, 1.2, 1.0, 1.2]
-
-
-def gains(experiment: Experiment, results: list[ArmResult]) -> list[Gain]:
-    return overoptimisation.gains(experiment, results, Intervals(experiment.seed))
 
 
 def outcome(name: str, *seeds: int) -> ArmResult:

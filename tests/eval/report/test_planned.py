@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from eval.measure.results import ArmResult, SeedResult
-from eval.measure.statistics import rates_of
+from eval.measure.statistics import Rates
 from eval.report.solved import planned_results
 from retroformer.config.experiment import PlannedComparison
 from retroformer.environments import alfworld
@@ -44,7 +44,7 @@ def result(
             )
         )
     comparison = PlannedComparison.model_validate({"first": "trained", "second": "rule"} | settings)
-    row = markdown(*planned_results((comparison,), rates_of(arms, seed=0), store)).splitlines()[-1]
+    row = markdown(*planned_results((comparison,), Rates(arms), store)).splitlines()[-1]
     _, _, _, _, wanted, difference, met, _ = map(str.strip, row.split("|"))
     return wanted, difference, met
 
@@ -97,7 +97,7 @@ def test_tasks_of_one_cluster_are_also_resampled_together(store: Store) -> None:
         arms.append(ArmResult(name, (seed,), incomplete=0))
     comparison = PlannedComparison(first="trained", second="rule")
     clusters = [f"room {task // 4}" for task in range(16)]
-    text = markdown(*planned_results((comparison,), rates_of(arms, seed=0), store, clusters))
+    text = markdown(*planned_results((comparison,), Rates(arms), store, clusters))
     row = text.splitlines()[-1].strip("| ").split(" | ")
     assert "The 16 tasks form 4 clusters" in text
     assert row[4].startswith("0.500 [0.2")
@@ -111,12 +111,7 @@ def test_failures_of_arms_with_other_first_attempts_are_those_of_the_shared_one(
         seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
         arms.append(ArmResult(name, (seed,), incomplete=0, shares_first=name == "rule"))
     comparison = PlannedComparison(first="own", second="rule")
-    row = (
-        markdown(*planned_results((comparison,), rates_of(arms, seed=0), store))
-        .splitlines()[-1]
-        .strip("| ")
-        .split(" | ")
-    )
+    row = markdown(*planned_results((comparison,), Rates(arms), store)).splitlines()[-1].strip("| ").split(" | ")
     assert row[2] == "3 tasks that failed at trial 0 of rule, the last trial"
     assert row[4].startswith("0.667 [")
 
@@ -141,5 +136,5 @@ def test_fewer_than_two_clusters_have_no_interval(store: Store) -> None:
     seed = SeedResult("eval/trained", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
     arms = [ArmResult(name, (seed,), incomplete=0) for name in ("trained", "rule")]
     comparison = PlannedComparison(first="trained", second="rule")
-    text = markdown(*planned_results((comparison,), rates_of(arms, seed=0), store, ["a room"] * 3))
+    text = markdown(*planned_results((comparison,), Rates(arms), store, ["a room"] * 3))
     assert text.splitlines()[-1].strip("| ").split(" | ")[-1] == "-"

@@ -64,8 +64,10 @@ def test_figures_and_tables_link_to_the_stories_of_an_arm(reader: TestClient) ->
 
 def test_a_difference_links_to_its_comparison_and_a_piece_of_advice_to_its_story(reader: TestClient) -> None:
     differences = links(reader, "table-differences-after-the-last-trial-paired-by-task")
-    compared = text_of(reader.get("/" + differences["0.650 [0.350, 0.900]"]).text)
+    interval = "0.650 [0.350, 0.900]"
+    compared = text_of(reader.get("/" + differences[interval]).text)
     assert "riddles: eval/trained (2 seeds)" in compared
+    assert f"1 85% 20% {interval}" in compared, "both give the same interval"
     written = links(reader, "table-advice-that-the-arms-wrote")
     assert written["capital-02"] == "story?run=riddles&arm=eval%2Fhopeless&task=capital-02"
 
