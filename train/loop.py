@@ -168,11 +168,16 @@ def adam(*groups: tuple[Iterable[nn.Parameter], float]) -> torch.optim.AdamW:
     return torch.optim.AdamW(entries, weight_decay=0.0)
 
 
+def warm_up(step: int, steps: float) -> float:
+    """Return the share of its peak to which the learning rate of a step rises; the first step is 0 and teaches, too."""
+    return min(1.0, (step + 1) / steps)
+
+
 def set_learning_rates(optimizer: torch.optim.Optimizer, settings: Ppo | Grpo, step: int) -> None:
     """Set the learning rates of a step: rising in the warm-up, then constant. There is no state to resume."""
     warmup = max(1.0, WARMUP_SHARE * settings.updates * settings.epochs)
     for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * min(1.0, (step + 1) / warmup)
+        group["lr"] = group["peak"] * warm_up(step, warmup)
 
 
 def accumulate(

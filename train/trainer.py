@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.errors import NotFinite
@@ -18,7 +19,7 @@ from retroformer.run.progress import ProgressLine, line
 from . import processes
 from .base import CPU, compute_dtype, device, trainable
 from .integrity import LOWER_THE_RATE, newest_sound, require_finite_gradients, verify, write_manifest, writing_to
-from .loop import WARMUP_SHARE, Stopped, Tracker, stop_requested, tracker
+from .loop import WARMUP_SHARE, Stopped, Tracker, stop_requested, tracker, warm_up
 from .stage import Stage
 
 COMPLETE = "complete"
@@ -44,8 +45,6 @@ def trainer_settings(stage: Stage, learning_rate: float) -> dict[str, Any]:
         "num_train_epochs": 1,
         "train_sampling_strategy": "sequential",
         "learning_rate": learning_rate,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": WARMUP_SHARE,
         "use_cpu": on_cpu,
         "bf16": compute_dtype(train) == "bfloat16",
         "save_strategy": "steps" if processes.is_main() else "no",
@@ -89,6 +88,16 @@ class ParallelTrainer(Trainer):  # type: ignore[misc]
         processes.sum_gradients(trainable(model))
         require_finite_gradients(model.named_parameters(), f"in step {self.state.global_step + 1}")
         return loss
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """Let the learning rate rise to its peak and fall to 0, linearly; that of transformers starts at 0."""
+        warmup = math.ceil(WARMUP_SHARE * num_training_steps)
+        decay = max(1, num_training_steps - warmup)
+        self.lr_scheduler = LambdaLR(
+            optimizer or self.optimizer,
+            lambda step: min(warm_up(step, warmup), (num_training_steps - step) / decay),
+        )
+        return self.lr_scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as the trainer does, with the loss of all processes.

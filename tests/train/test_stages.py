@@ -111,20 +111,23 @@ def test_a_finished_stage_is_done_until_its_inputs_change(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_file(workplace, tiny_base, report_to="tensorboard")
-    collect(config)
+    collect(config, tasks=24)
     main(["warm", str(config)])
-    assert capsys.readouterr().out.startswith("trained warm: runs/tiny/warm (24 samples, 6 steps, loss ")
+    assert capsys.readouterr().out.startswith("trained warm: runs/tiny/warm (48 samples, 12 steps, loss ")
     first = metrics(workplace, "warm")
     assert list(workplace.glob("runs/tiny/logs/warm/events*"))
     assert load(workplace / "runs/tiny/warm/config.yaml") == load(config)
     main(["warm", str(config), "train.checkpoint_steps=3"])
-    assert capsys.readouterr().out.startswith("warm is already done with these inputs: runs/tiny/warm (24 samples")
+    assert capsys.readouterr().out.startswith("warm is already done with these inputs: runs/tiny/warm (48 samples")
     assert metrics(workplace, "warm") == first
     main(["warm", str(config), "train.batch_size=2"])
     assert capsys.readouterr().out.startswith("trained warm")
-    assert metrics(workplace, "warm")["steps"] == 12
+    assert metrics(workplace, "warm")["steps"] == 24
     curve = EventAccumulator(str(workplace / "runs/tiny/logs/warm")).Reload()
-    assert [event.step for event in curve.Scalars("loss")] == [*range(1, 13)], "steps of the earlier run are shown, too"
+    assert [event.step for event in curve.Scalars("loss")] == [*range(1, 25)], "steps of the earlier run are shown, too"
+    rates = [event.value for event in curve.Scalars("learning_rate")]
+    # It rises in two steps, 5 % of them, the first of which teaches, too.
+    assert rates == pytest.approx([0.5e-3, 1e-3, *(1e-3 * left / 22 for left in range(22, 0, -1))])
 
 
 def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny_base: Path, workplace: Path) -> None:
