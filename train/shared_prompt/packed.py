@@ -24,6 +24,8 @@ _ANY_TOKEN = 0
 """Token id used as padding; no other token attends to it."""
 BLOCK = 128
 """Side of the blocks of a block mask, in tokens."""
+FEW_TOKENS, MOST_PADDING = 4096, 0.1
+"""A micro-batch of more tokens than the first is padded by at most the second, a share of it."""
 
 
 class Group(NamedTuple):
@@ -173,7 +175,10 @@ def micro_batches(
     divided: list[list[Group]] = []
     for group in groups:
         last = divided[-1] if divided else []
-        if last and (len(last) + 1) * max(length(group), *map(length, last)) <= most_tokens:
+        lengths = [length(group), *map(length, last)]
+        tokens = len(lengths) * max(lengths)
+        is_wasteful = tokens > FEW_TOKENS and tokens - sum(lengths) > MOST_PADDING * tokens
+        if last and tokens <= most_tokens and not is_wasteful:
             last.append(group)
         else:
             divided.append([group])

@@ -97,6 +97,16 @@ def test_micro_batches_hold_at_most_so_many_tokens_with_padding() -> None:
     assert [group for part in divided_groups for group in part] == groups
 
 
+def test_a_large_micro_batch_is_padded_by_a_tenth_at_most() -> None:
+    """So a budget that fills a card is not spent on padding: here one row of 4,000 tokens and 40 of 1,000 to 1,400."""
+    groups = [Group([1] * length, [[2]]) for length in (*range(1000, 1400, 10), 4000)]
+    divided_groups = micro_batches(groups, 10**6)
+    assert [group for part in divided_groups for group in part] == groups
+    read = [(sum(group.length for group in part), len(part) * part[-1].length) for part in divided_groups]
+    assert all(tokens >= 0.9 * with_padding for tokens, with_padding in read)
+    assert len(divided_groups) == 3
+
+
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
