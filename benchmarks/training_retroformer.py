@@ -11,10 +11,8 @@ from benchmarks.training_cases import REWARD, SFT, StageWork
 from benchmarks.training_laps import Laps, Ready, StepLaps, used_seconds
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
-from train.dpo import REFERENCE, dpo_trainer, response_sums
-from train.group_trainer import make_trainer
-from train.imitation import Imitation, adapted
-from train.reward import Ranking, scorer
+from train.dpo import REFERENCE, response_sums
+from train.plan.rehearsal import supervised_trainer
 from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
 from train.rl.sampling import Responses, respond, sampling_settings
@@ -59,17 +57,9 @@ def groups_of(work: StageWork) -> Groups:
 
 
 def trainer_of(work: StageWork, groups: Groups) -> Any:
-    """Return the trainer of SFT, the reward model or DPO on `groups` that the config names; it saves nothing."""
-    stage, train, start = Stage(work.case.stage, work.experiment, {}), work.experiment.train, work.folder / SFT
+    """Return the trainer of the work's stage on `groups`."""
     torch.manual_seed(work.experiment.seed)
-    if stage.name == "reward":
-        trainer = make_trainer(stage, scorer(train), groups, Ranking(train.pair_weight))
-    elif stage.name == "dpo":
-        trainer = dpo_trainer(stage, start, groups)
-    else:
-        trainer = make_trainer(stage, adapted(train, start), groups, Imitation())
-    trainer.args.output_dir, trainer.args.save_strategy = str(work.folder / train.trainer), "no"
-    return trainer
+    return supervised_trainer(Stage(work.case.stage, work.experiment, {}), work.folder / SFT, groups)
 
 
 def _reference_seconds(trainer: Any, groups: Groups, failures: int) -> float:

@@ -179,25 +179,17 @@ def switched_to(model: Any, adapter: str) -> Iterator[None]:
         model.set_adapter(active)
 
 
-def leave_casting_to_autocast(model: nn.Module) -> None:
-    """Stop peft from casting the inputs of adapters to fp32, for a model that runs only under autocast.
-
-    Autocast would cast them back to bf16, so no result changes, and copies are saved.
-    """
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    adapted: list[Any] = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    for module in adapted:
-        module.cast_input_dtype_enabled = False
-
-
 def save_memory(base: Any, model: nn.Module, *, gradient_checkpointing: bool = True) -> None:
     """Save memory in an adapted `model` of `base` that runs under autocast if its base is bf16.
 
     On a GPU, with `gradient_checkpointing`, activations are computed again in the backward pass; no result changes.
     """
-    if base.dtype == torch.bfloat16:
-        leave_casting_to_autocast(model)
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in model.modules() if base.dtype == torch.bfloat16 else ():
+        if isinstance(module, BaseTunerLayer):
+            # peft would cast inputs to fp32 and autocast back to bf16: copies that change no result.
+            module.cast_input_dtype_enabled = False
     if gradient_checkpointing and base.device != CPU:
         base.gradient_checkpointing_enable()
         base.enable_input_require_grads()

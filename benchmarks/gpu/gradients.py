@@ -20,11 +20,7 @@ from benchmarks.gpu.report import Row
 from retroformer.config.experiment import Experiment
 from train.base import load_base, trainable
 from train.data.samples import Sample, SamplePair
-from train.dpo import dpo_trainer
-from train.group_trainer import GroupTrainer
-from train.imitation import Imitation, adapted
-from train.plan.rehearsal import fresh_adapter
-from train.reward import Ranking, scorer
+from train.plan.rehearsal import fresh_adapter, supervised_trainer
 from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
 from train.rl.ppo import VALUE_WEIGHT
@@ -78,20 +74,13 @@ def _compare(loss: Loss) -> Row:
 
 
 def _supervised(experiment: Experiment, name: str, folder: Path, *, dense: bool) -> Loss:
-    train = experiment.train
     rows: list[Any] = []
     for number in range(4):
         first, second = (Sample([5 + number, 9, 30, 31], [40 + number, 7 + answer, 2]) for answer in (0, 20))
         rows += [first, second] if name == "sft" else [SamplePair(first, second)]
     # A fresh adapter's B weights are 0, and then half of its gradients are, too.
     start = fresh_adapter(experiment, folder / "start")
-    stage, groups = Stage(name, experiment, {}), Groups(rows, 1000)
-    if name == "reward":
-        trainer = GroupTrainer(stage, scorer(train, start), groups, Ranking(train.pair_weight))
-    elif name == "dpo":
-        trainer = dpo_trainer(stage, start, groups)
-    else:
-        trainer = GroupTrainer(stage, adapted(train, start), groups, Imitation())
+    trainer = supervised_trainer(Stage(name, experiment, {}), start, Groups(rows, 1000))
     if dense:
         trunk_of(trainer.model).config._attn_implementation = DENSE
     parameters = trainable(trainer.model)

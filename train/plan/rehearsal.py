@@ -74,17 +74,23 @@ def _responses(case: PlannedStage) -> int:
 
 
 def _supervised(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
-    train = stage.experiment.train
     rows = [row for prompt in _prompts(stage, case, STEPS) for row in _rows(stage, case, prompt)]
-    groups = Groups(rows, case.read_at_once)
-    if stage.name == "reward":
-        trainer = make_trainer(stage, scorer(train), groups, Ranking(train.pair_weight))
-    elif stage.name == "dpo":
-        trainer = dpo_trainer(stage, fresh_adapter(stage.experiment, folder / "sft"), groups)
-    else:
-        trainer = make_trainer(stage, adapted(train, None), groups, Imitation())
-    trainer.args.output_dir, trainer.args.save_strategy = str(folder), "no"
+    start = fresh_adapter(stage.experiment, folder / "sft")
+    trainer = supervised_trainer(stage, start, Groups(rows, case.read_at_once))
     return trainer.model, lambda: run_trainer(trainer, stage)
+
+
+def supervised_trainer(stage: Stage, start: Path, groups: Groups) -> Any:
+    """Return the trainer of SFT, the reward model or DPO, from the adapter in `start` on `groups`; it saves nothing."""
+    train = stage.experiment.train
+    if stage.name == "reward":
+        trainer = make_trainer(stage, scorer(train, start), groups, Ranking(train.pair_weight))
+    elif stage.name == "dpo":
+        trainer = dpo_trainer(stage, start, groups)
+    else:
+        trainer = make_trainer(stage, adapted(train, start), groups, Imitation())
+    trainer.args.output_dir, trainer.args.save_strategy = str(start.parent), "no"
+    return trainer
 
 
 def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:

@@ -12,7 +12,7 @@ from retroformer.errors import ConfigError, MissingInput
 from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main
-from train.base import add_fresh_adapter, leave_casting_to_autocast
+from train.base import add_fresh_adapter, save_memory
 from train.plan.estimate import (
     CARDS,
     GIB,
@@ -262,7 +262,7 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpo
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
     adapted: Any = add_fresh_adapter(model, lora).train()
-    leave_casting_to_autocast(adapted)
+    save_memory(model, adapted)
     packed = pack([Group([7] * 256, [[8 + number] * 32 for number in range(8)])])
     with LiveBytes([*tensors_of(adapted), *(part for part in packed if isinstance(part, torch.Tensor))]) as live:
         before = live.now
