@@ -58,7 +58,8 @@ def test_eight_lost_comparisons_are_enough_and_seven_are_not() -> None:
 
 def test_an_adapter_that_helps_or_does_nothing_stays() -> None:
     assert not watch(retries("+F" * 500), MINE, START, 0.05).worse
-    assert not watch(retries("-F" * 500), MINE, START, 0.05).worse
+    idle = watch(retries("-F" * 500), MINE, START, 0.05)
+    assert (idle.worse, idle.evidence.better, idle.evidence.worse) == (False, 0, 0)
     assert watch([], MINE, START, 0.05).evidence.pairs == 0
 
 

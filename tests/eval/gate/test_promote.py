@@ -1,8 +1,10 @@
 """Tests of the gate with a real server and agent: who is promoted, who is not, and what a killed gate repeats."""
 
 import asyncio
+import shutil
 import sqlite3
 from contextlib import closing
+from math import log
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,7 @@ def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is
     # Eight wins in a row reach a wealth of 20, and tasks are played four at a time.
     assert (record.evidence.pairs, record.evidence.better, record.evidence.worse) == (8, 8, 0)
     assert (record.evidence.against, record.kind, record.adapter) == ("no advice", "promoted", history.current())
+    assert record.evidence.log_wealth >= log(1 / record.evidence.level)
     with closing(open_store(load(config))) as store:
         assert [store.arm_counts()[arm].attempts for arm in (GATE_FIRST_TRIAL, *record.evidence.arms)] == [8, 8, 8]
         assert {stored.reflection.author.adapter_sha256 for stored in store.reflections(record.evidence.arms[0])} == {
@@ -81,13 +84,17 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
             prepare(config, overrides, adapter, against)
         return str(caught.value)
 
-    assert "No adapter 'ppo' in runs/doors can be promoted, only sft, dpo" in refusal("ppo")
+    shutil.copytree("runs/doors/sft", "runs/doors/reward")
+    for name in ("ppo", "reward", "mine"):
+        refused = refusal(name, "current", "serve.adapters={mine: runs/doors/none}")
+        assert f"No adapter {name!r} in runs/doors can be promoted, only sft, dpo" in refused
     assert "add reflector.endpoint.base_url= to" in refusal("sft", "none", "reflector.endpoint.base_url=http://a/v1")
     assert "serve.adapters.reflector fixes" in refusal("sft", "none", "serve.adapters={reflector: runs/doors/sft}")
     kept = history.keep("sft", Path("runs/doors/sft"))
     history.append((), "first", kept, "nothing was served before")
     assert "is the reflector already: add --against none" in refusal("sft")
-    assert prepare(config, (), "sft", "none").baseline is None
+    prepared = prepare(config, ["eval.split=[helped, harmed]"], "sft", "none")
+    assert (prepared.baseline, {task.split for task in prepared.tasks}) == (None, {"helped"})
     roll_back(history, history.records(), "live outcomes", by_monitor=True)
     assert "live outcomes have shown it to be worse" in refusal("sft", "none")
     with closing(open_store(load(config))) as store:
@@ -97,6 +104,8 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
         connection.execute("UPDATE trajectories SET episode_return = 1.0")
     with pytest.raises(StoreError, match="is damaged"):
         prepare(config, (), "dpo", "none")
+    config.write_text(config.read_text() + "domains: {helped: {}}\n")
+    assert "this config has domains" in refusal()
 
 
 def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, Floats, SeedResult
-from eval.measure.statistics import bootstrap, difference, mean_over_seeds
+from eval.measure.statistics import bootstrap, comparison, difference, mean_over_seeds
 from retroformer.method.records import Usage
 
 FIRST, LAST = (0.0, 0.0, 1.0), (1.0, 0.0, 1.0)
@@ -42,8 +42,10 @@ def test_the_seeds_of_arms_with_other_numbers_of_them_are_groups_of_their_own() 
 
 
 def test_every_seed_is_compared_with_an_arm_that_has_none() -> None:
-    assert listed(arm("trained", (1, 1, 1), (0, 1, 1)), arm("rule", LAST)) == [[0, 1, 0], [-1, 1, 0]]
-    assert listed(arm("rule", LAST), arm("none", FIRST)) == [1, 0, 0]
+    trained, rule, none = arm("trained", (1, 1, 1), (0, 1, 1)), arm("rule", LAST), arm("none", FIRST)
+    assert listed(trained, rule) == [[0, 1, 0], [-1, 1, 0]]
+    assert listed(rule, none) == [1, 0, 0]
+    assert [comparison(first, rule).p_value for first in (trained, none)] == [None, 1.0]
 
 
 @pytest.mark.parametrize("trial", [0, 1])

@@ -20,17 +20,14 @@ def test_the_better_rated_of_two_is_chosen() -> None:
     assert preferred([reflection_at(0, 0.25), reflection_at(1, 1.0)]) == [("advice 1", "advice 0", 0.75)]
 
 
-def test_ties_never_become_pairs() -> None:
-    assert preferred([reflection_at(0, 1.0), reflection_at(1, 1.0), reflection_at(2, 1.0)]) == []
-
-
 def test_three_ratings_with_one_tie_make_two_pairs() -> None:
     pairs = preferred([reflection_at(0, 1.0), reflection_at(1, 0.0), reflection_at(2, 0.0)])
     assert [pair[:2] for pair in pairs] == [("advice 0", "advice 1"), ("advice 0", "advice 2")]
 
 
-def test_reflections_on_different_trajectories_are_never_compared() -> None:
-    assert preferred([reflection_at(0, 1.0, trial=1), reflection_at(0, 0.0, trial=2)]) == []
+def test_reflections_on_different_failures_are_never_compared() -> None:
+    for other in (reflection_at(1, 0.0, trial=2), replace(reflection_at(1, 0.0), previous_candidate=1)):
+        assert preferred([reflection_at(0, 1.0), other]) == []
 
 
 def test_a_difference_within_its_standard_error_is_no_preference() -> None:
@@ -50,10 +47,6 @@ def test_standard_errors_of_independent_retries_add_up_by_their_squares() -> Non
     ]
 
 
-def test_reflections_on_two_failures_of_one_trial_are_never_compared() -> None:
-    first, second = reflection_at(0, 1.0, trial=2), reflection_at(1, 0.0, trial=2)
-    assert preferred([first, replace(second, previous_candidate=1)]) == []
-
-
-def test_two_equal_texts_are_never_a_pair() -> None:
-    assert preferred([reflection_at(0, 1.0, text="Say Paris."), reflection_at(1, 0.0, text="Say Paris.")]) == []
+def test_equal_and_blank_texts_are_never_a_pair() -> None:
+    for better, worse in (("Say Paris.", "Say Paris."), ("Say Paris.", " "), (" ", "Say Paris.")):
+        assert preferred([reflection_at(0, 1.0, text=better), reflection_at(1, 0.0, text=worse)]) == []

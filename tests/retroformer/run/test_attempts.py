@@ -71,6 +71,7 @@ def outcomes(store: Store, arm: str = "collect") -> list[tuple[int, int, str]]:
 def test_a_failure_gets_a_pair_of_reflections_and_both_retries_are_stored(store: Store) -> None:
     improve(experience(store))
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
+    assert [stored.key for stored in store.reflections("collect")] == list(store.trajectories("collect"))[1:]
     assert [reflection.rating for reflection in ratings(store, "collect", records=True)] == [1.0, 1.0]
 
 

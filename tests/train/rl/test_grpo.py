@@ -86,14 +86,18 @@ def test_responses_without_rewards_and_groups_that_do_not_differ_have_no_share()
 
 
 def test_the_gradient_of_a_token_is_its_coefficient_in_the_paper() -> None:
-    """Compare with DeepSeekMath eq. 21, with the ratio of eq. 3: ratio * advantage + beta * (pi_ref / pi - 1)."""
+    """Compare with DeepSeekMath eq. 21, with the ratio of eq. 3: ratio * advantage + beta * (pi_ref / pi - 1).
+
+    The importance weight is that of the first summand.
+    """
     new_BT = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
     old_BT = torch.tensor([[-1.0, -2.5], [-0.6, -2.0]])
     reference_BT = torch.tensor([[-1.0, -1.5], [-0.8, -3.0]])
-    loss_BT = group_loss(new_BT, old_BT, reference_BT, torch.tensor([2.0, -1.0]), 0.2, 0.5, clip_high=0.2)
+    weights_BT = torch.tensor([[1.0, 1.0], [3.0, 1.0]])
+    loss_BT = group_loss(new_BT, old_BT, reference_BT, torch.tensor([2.0, -1.0]), 0.2, 0.5, 0.2, weights_BT)
     loss_BT.sum().backward()  # type: ignore[no-untyped-call]
     # Ratios 1, e^.5 (clipped above), e^.1 and e^-1 (clipped below).
-    expected = [[2.0, 0.5 * (math.exp(0.5) - 1)], [-math.exp(0.1) + 0.5 * (math.exp(-0.3) - 1), 0.0]]
+    expected = [[2.0, 0.5 * (math.exp(0.5) - 1)], [-3 * math.exp(0.1) + 0.5 * (math.exp(-0.3) - 1), 0.0]]
     assert new_BT.grad is not None
     torch.testing.assert_close(-new_BT.grad, torch.tensor(expected))
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from retroformer.__main__ import main
 from retroformer.config.file import load
 from retroformer.errors import StoreError
-from retroformer.method.records import Key
+from retroformer.method.records import Key, Usage
 from retroformer.run.store import Store, open_store
 from retroformer.run.store.damage import recover
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at
@@ -31,6 +31,7 @@ CHANGES = {
     "conditions of an arm": "UPDATE arms SET conditions_sha256 = '%064d'" % 1,  # noqa: UP031, since SQL has braces
     "conditions": "UPDATE condition_records SET record = '{}'",
     "account": "UPDATE accounts SET calls = calls - 1",
+    "account that is missing": "DELETE FROM accounts WHERE arm = 'baseline'",
 }
 
 
@@ -41,6 +42,7 @@ def fill(url: str) -> None:
         add_trajectory(store, key, attempt_at())
         store.add_reflection(key.model_copy(update={"trial": 1}), 0, advice("Say Paris."))
         add_invalid(store, key, "It was spoiled.", PRICE)
+        add_invalid(store, key.model_copy(update={"arm": "baseline"}), "It was spoiled.", Usage(calls=1))
 
 
 def change(url: str, statement: str) -> None:

@@ -1,5 +1,6 @@
 """Test that one process at a time works on a task, and that a dead process does not keep it."""
 
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from retroformer.run.store.leases import LEASE_SECONDS, Leases
 from tests.support.runs import ROOT
 
 TASKS = tuple("abcdefgh")
+HOST = socket.gethostname()
 
 
 @pytest.fixture
@@ -64,18 +66,20 @@ def test_a_lease_that_was_not_renewed_in_time_may_be_taken_by_another_machine(da
 
 _DIES = """
 import os, sys
-from retroformer.run.store import Store
-print(*Store(sys.argv[1], "riddles").leases.take("collect", ["a", "b", "c"], 3), flush=True)
+from retroformer.run.store.database import Database
+from retroformer.run.store.leases import Leases
+print(*Leases(Database(sys.argv[1]), "riddles", host=sys.argv[2]).take("collect", ["a", "b", "c"], 3), flush=True)
 os._exit(1)
 """
 
 
-def test_the_leases_of_a_dead_process_of_this_machine_are_free_at_once(url: str) -> None:
-    dying = subprocess.run([sys.executable, "-c", _DIES, url], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(("host", "taken"), [(HOST, ["a", "b", "c", "d"]), ("another", ["d", "e", "f", "g"])])
+def test_the_leases_of_a_dead_process_of_this_machine_are_free_at_once(url: str, host: str, taken: list[str]) -> None:
+    command = [sys.executable, "-c", _DIES, url, host]
+    dying = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert dying.stdout.split() == ["a", "b", "c"], dying.stderr
-    store = Store(url, "riddles")
-    assert store.leases.take("collect", TASKS, 4) == ["a", "b", "c", "d"]
-    store.close()
+    with closing(Store(url, "riddles")) as store:
+        assert store.leases.take("collect", TASKS, 4) == taken
 
 
 def test_no_two_concurrent_processes_get_the_same_task(url: str) -> None:
@@ -107,7 +111,7 @@ def test_a_lease_with_an_expiry_far_in_the_future_is_free(database: Database) ->
 
 
 def test_a_zombie_process_keeps_no_lease(url: str) -> None:
-    dying = subprocess.Popen([sys.executable, "-c", _DIES, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    dying = subprocess.Popen([sys.executable, "-c", _DIES, url, HOST], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert dying.stdout is not None
     assert dying.stdout.read().split() == ["a", "b", "c"]  # Its end closes the pipe; it is not reaped yet.
     with closing(Store(url, "riddles")) as store:
