@@ -186,7 +186,7 @@ def view(
     from contextlib import ExitStack
 
     from retroformer.coach.stories.runs import open_runs
-    from retroformer.environments.tasksets import require_package
+    from retroformer.environments.tasksets import require_extra
 
     with ExitStack() as stack:
         shown = [run for path in runs for run in stack.enter_context(open_runs(path))]
@@ -195,7 +195,7 @@ def view(
 
             print(export_site(shown, export, stories))
             return
-        require_package("starlette", "view")
+        require_extra("view", "starlette", "uvicorn")
         from .view.server import SiteServer, open_site
 
         server = SiteServer(stack.enter_context(open_site(shown)), port)

@@ -8,7 +8,6 @@ import threading
 
 from retroformer.config.experiment import Experiment
 from retroformer.endpoint.request_guard import listen
-from retroformer.environments.tasksets import require_package
 from retroformer.errors import RetroformerError
 
 from .endpoint import LOOPBACK, worker_settings
@@ -59,10 +58,9 @@ def server_of(experiment: Experiment) -> InProcessServer:
     """Return the server of a run in this process, which all reflectors of the run share.
 
     Raises:
-        MissingInput: an adapter does not exist, or torch is not installed.
+        MissingInput: an adapter does not exist, or the extra `serve` is not installed.
         ConfigError: an adapter cannot be served with this config.
     """
-    require_package("torch", "serve")
     settings = worker_settings(experiment, follow=True)
     with _LOCK:
         if (key := settings.model_dump_json()) not in _servers:

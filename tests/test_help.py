@@ -11,6 +11,7 @@ import pytest
 
 from retroformer.__main__ import main
 from retroformer.config.file import load
+from retroformer.errors import MissingInput
 from tests.support.commands import CONSOLE, commands
 
 ROOT = Path(__file__).parents[1]
@@ -104,3 +105,24 @@ def test_help_imports_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stderr == "set()"
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [
+        ("try", "torch", "serve"),
+        ("serve configs/agent.yaml", "uvicorn", "serve"),
+        ("train sft configs/agent.yaml", "trl", "train"),
+        ("train plan configs/agent.yaml", "torch", "train"),
+        ("gepa configs/agent.yaml", "gepa", "gepa"),
+    ],
+)
+def test_a_command_without_its_extra_says_in_one_sentence_which_one_to_install(
+    command: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(ROOT / word) if word.startswith("configs/") else word for word in command.split()]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingInput) as refused:
+        main(words)
+    assert str(refused.value) == f"{module} is not installed: run `pip install 'retroformer[{extra}]'`."

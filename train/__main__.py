@@ -105,7 +105,9 @@ def _load(config: Path, overrides: list[str], single_process: str = "") -> Itera
     The command `single_process` runs in one process.
     """
     from retroformer.config.file import load_configs
+    from retroformer.environments.tasksets import require_extra
 
+    require_extra("train", "torch", "trl")
     from . import processes
 
     with processes.process_group():

@@ -85,10 +85,11 @@ def not_reset() -> EnvironmentFailure:
     return EnvironmentFailure("No task was shown yet: reset comes before the first step.")
 
 
-def require_package(module: str, extra: str) -> None:
-    """Raise MissingInput if the module of an extra is not installed."""
-    if importlib.util.find_spec(module) is None:
-        raise MissingInput(f"{module} is not installed: run `pip install 'retroformer[{extra}]'`.")
+def require_extra(extra: str, *modules: str) -> None:
+    """Raise MissingInput if a module of an extra is not installed."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingInput(f"{module} is not installed: run `pip install 'retroformer[{extra}]'`.")
 
 
 def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:

@@ -35,10 +35,9 @@ def gateway(
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
     from retroformer.config.file import load_config
-    from retroformer.environments.tasksets import require_package
+    from retroformer.environments.tasksets import require_extra
 
-    for package in ("aiohttp", "uvloop"):
-        require_package(package, "gateway")
+    require_extra("gateway", "aiohttp", "uvloop")
     from retroformer.integrations.gateway.service import run
 
     run(load_config(config, overrides), upstream, port, unadvised)

@@ -38,6 +38,9 @@ def gepa(
     for an arm of kind `document`, and the retries to the store of the run.
     """
     from retroformer.config.file import load_config
+    from retroformer.environments.tasksets import require_extra
+
+    require_extra("gepa", "gepa")
     from retroformer.integrations.gepa.search import optimize
 
     typer.echo(optimize(load_config(config, overrides), retries=retries, proposer=proposer, tokens=tokens))

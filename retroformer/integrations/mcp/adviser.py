@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from retroformer.coach.reflector import Reflector
 from retroformer.config.experiment import Experiment
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.environments.tasksets import require_package
+from retroformer.environments.tasksets import require_extra
 from retroformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def serve_advice(experiment: Experiment, port: int | None) -> None:
         ConfigError: the config is not about an agent of the user's own, or does not say where its reflector is.
         ServiceError: the port is taken.
     """
-    require_package("mcp", "mcp")
+    require_extra("mcp", "mcp")
     with reflector_of(experiment) as reflector:
         server = adviser(reflector)
         if port is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from retroformer.agents.attempt_result import parse_score, text_of
 from retroformer.config.imports import function_of, module_files
 from retroformer.environments.extras import Extras
-from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, require_package, row_of
+from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, require_extra, row_of
 from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
@@ -128,7 +128,7 @@ def taskset(section: Section, seed: int = 0) -> FileTaskset:
 
 def _require_server(section: Section) -> None:
     """Check what can be checked before any attempt. Raises MissingInput, ConfigError."""
-    require_package("mcp", "mcp")
+    require_extra("mcp", "mcp")
     command = section.source.command
     if command is not None and shutil.which(command[0]) is None:
         raise ConfigError(f"There is no program {command[0]!r}: correct environment.server.command.")

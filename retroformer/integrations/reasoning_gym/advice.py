@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.agents.arms.baselines import PHRASES
 from retroformer.environments.extras import LessonParts
-from retroformer.environments.tasksets import require_package, row_of
+from retroformer.environments.tasksets import require_extra, row_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import Split
 from retroformer.integrations.reasoning_gym.taskset import places_of
@@ -113,7 +113,7 @@ class AnswerLeak:
 
     def __init__(self, section: Any, seed: int) -> None:
         """Describe the tasks. Raises MissingInput if the package is not installed."""
-        require_package("reasoning_gym", "reasoning-gym")
+        require_extra("reasoning-gym", "reasoning_gym")
         self._lock = Lock()
         sections = [section.model_copy(update={"split": split}) for split in get_args(Split)]
         self._places = {name: place for section in sections for name, place in places_of(section).items()}

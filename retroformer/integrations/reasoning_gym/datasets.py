@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from retroformer.environments.tasksets import require_package
+from retroformer.environments.tasksets import require_extra
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
 
@@ -116,7 +116,7 @@ def require_families(section: ReasoningGym) -> None:
 
 def _create_dataset() -> Callable[..., Any]:
     """Return the package's function that creates a dataset. Raises MissingInput."""
-    require_package("reasoning_gym", "reasoning-gym")
+    require_extra("reasoning-gym", "reasoning_gym")
     from reasoning_gym.factory import create_dataset
 
     create: Callable[..., Any] = create_dataset

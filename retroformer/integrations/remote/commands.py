@@ -64,7 +64,6 @@ def pull(
 
 
 def _require_packages() -> None:
-    from retroformer.environments.tasksets import require_package
+    from retroformer.environments.tasksets import require_extra
 
-    require_package("fsspec", "remote")
-    require_package("huggingface_hub", "remote")
+    require_extra("remote", "fsspec", "huggingface_hub")

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from retroformer.config.imports import module_files
-from retroformer.environments.tasksets import RowTaskset, require_package
+from retroformer.environments.tasksets import RowTaskset, require_extra
 from retroformer.errors import ConfigError
 from retroformer.files.text import sha256_of
 from retroformer.integrations.verifiers.section import Verifiers
@@ -65,7 +65,7 @@ def environment_versions(section: Verifiers) -> dict[str, str]:
 
 def _load(section: Verifiers) -> Any:
     """Return the environment that a section names. Raises MissingInput, ConfigError."""
-    require_package("verifiers", "verifiers")
+    require_extra("verifiers", "verifiers")
     import verifiers
 
     with _keep_signals():
