@@ -107,7 +107,9 @@ class Connection:
             self._users -= 1
             if self._users:
                 return
-        self.background.start(self._model.close()).result()
+        self.store.give_up()
+        for work in (self._model.close(), self.ledger.settle()):
+            self.background.start(work).result()
         self.background.close()
         self.ledger.close()
         self.store.close()

@@ -98,8 +98,9 @@ class ChainRecorder:
             await self.keep_invalid(story, error)
             raise
         except asyncio.CancelledError as stopped:
-            if usage_of(stopped).calls:
-                await asyncio.shield(self.keep_invalid(story, stopped))
+            if (usage := usage_of(stopped)).calls:
+                late = EndpointFailure("The reflector's answer was not waited for any longer.", usage=usage)
+                await asyncio.shield(self.keep_invalid(story, late))
             raise
         kept = await self._ledger.keep_reflection(NewReflection(story.key, before.candidate, written))
         story.memory = story.memory.remember(kept.text, self._memory)

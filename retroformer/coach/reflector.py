@@ -78,7 +78,7 @@ class Reflector(AbstractContextManager["Reflector"]):
         api_key_env: environment variable with the API key.
         temperature: sampling temperature of the advice.
         max_new_tokens: largest number of tokens of one piece of advice.
-        timeout_seconds: time limit of a call with its retries.
+        timeout_seconds: longest time from the end of an attempt to the next one, or to the end of the call.
         unadvised: share of the tasks that are retried without advice.
         prompts: prompt pack: `default`, or the path of a YAML file.
         prompt_characters: largest number of characters of an attempt in the reflector's prompt.
@@ -280,7 +280,7 @@ class Reflector(AbstractContextManager["Reflector"]):
                                 return returned
                             refuse_unfinished(returned)
                             work = session.add_attempt(returned, session.result_of(returned, read_steps()))
-                    storing = connection.background.start(work)
+                    storing = connection.background.start(session.finish(work, self._settings.endpoint.timeout_seconds))
                     await asyncio.wrap_future(storing) if asynchronous else storing.result()
                 return session.best
 

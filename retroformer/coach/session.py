@@ -1,13 +1,14 @@
 """One call of an improved agent: attempts with advice between them, of which the best is returned."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from retroformer.agents.attempt_result import AttemptResult, is_result, read_result
 from retroformer.coach.recorder import ChainRecorder, OpenTask
-from retroformer.errors import RetroformerError
+from retroformer.errors import InfrastructureFailure, RetroformerError
 
 _LOGGER = logging.getLogger(__name__)
 _UNRATED_RANK = -1.0
@@ -76,6 +77,14 @@ class Session:
         """Count an attempt that raised an error, and end the call."""
         self._error = error
         await self._end_invalid(error, "crashed")
+
+    async def finish(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
+        """Do the work after an attempt; if it takes longer than this, the call ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                await work
+        except TimeoutError:
+            self._give_up(InfrastructureFailure(f"The store and the reflector took more than {seconds:g} s."))
 
     def _read(self, returned: Any, observed: Mapping[str, Any] | None) -> AttemptResult:
         form = dict(returned) if isinstance(returned, Mapping) else returned

@@ -5,8 +5,10 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -81,6 +83,34 @@ def test_a_reflector_that_does_not_answer_costs_only_the_retries(
     assert agent("Open 7") == "7 opens it"
     attempts, ratings, invalid = facts(url)
     assert (len(attempts), ratings, len(invalid)) == (3, [1.0], 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("fault", [Behaviour.SILENT, Behaviour.TRICKLE, "no server", "locked store"])
+def test_an_agent_waits_no_longer_than_the_time_limit_after_an_attempt(
+    server: Endpoint, url: str, tmp_path: Path, fault: str, asynchronous: bool
+) -> None:
+    def agent(task: str, advice: str = "") -> str:
+        return enter("7", advice)
+
+    async def agent_later(task: str, advice: str = "") -> str:
+        return agent(task, advice)
+
+    address = "http://127.0.0.1:9/v1" if fault == "no server" else server.url
+    server.behaviour = Behaviour(fault) if isinstance(fault, Behaviour) else Behaviour.WELL
+    coach = rf.Reflector(address, store=url, unadvised=0.0, timeout_seconds=1.0)
+    with closing(sqlite3.connect(tmp_path / "mine.db")) as other:
+        if fault == "locked store":
+            other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        if asynchronous:
+            said = asyncio.run(coach.improve(trials=3, score=opens)(agent_later)("Open 7"))
+        else:
+            said = coach.improve(trials=3, score=opens)(agent)("Open 7")
+        # A locked store would be waited for half a minute, as would be a server that says nothing.
+        assert time.monotonic() - began < 8
+    assert said == "0000 fails; the note says 7"
+    coach.close()
 
 
 @pytest.mark.parametrize(
