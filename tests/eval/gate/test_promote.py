@@ -11,7 +11,7 @@ import pytest
 
 from eval.gate.promote import Decision, decide, differences_of, prepare, tasks_to_retry
 from retroformer.config.file import load
-from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, StoreError
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError, StoreError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.arm_names import GATE_FIRST_TRIAL
 from retroformer.run.promotions import History, roll_back
@@ -36,6 +36,10 @@ def contest(config: Path, adapter: str, against: str, *overrides: str) -> Decisi
 
 @pytest.mark.slow
 def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is_kept(config: Path) -> None:
+    altered = prepare(config, (), "dpo", "none")
+    shutil.copytree("runs/doors/sft", altered.history.folder_of(altered.candidate), dirs_exist_ok=True)
+    with pytest.raises(ProvenanceError, match="does not serve dpo@"):
+        asyncio.run(decide(altered))
     decision = contest(config, "sft", "current")
     history = History(Path("runs/doors"))
     (record,) = history.records()
@@ -88,6 +92,10 @@ def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Pat
     for name in ("ppo", "reward", "mine"):
         refused = refusal(name, "current", "serve.adapters={mine: runs/doors/none}")
         assert f"No adapter {name!r} in runs/doors can be promoted, only sft, dpo" in refused
+    Path("runs/doors/dpo/metrics.json").write_text(
+        '{"training_domains": [{"environment": "agent", "seed": null, "tasks": ["helped-0"]}]}'
+    )
+    assert "1 of 20 evaluation tasks were used to train 'dpo@" in refusal("dpo", "none")
     assert "add reflector.endpoint.base_url= to" in refusal("sft", "none", "reflector.endpoint.base_url=http://a/v1")
     assert "serve.adapters.reflector fixes" in refusal("sft", "none", "serve.adapters={reflector: runs/doors/sft}")
     kept = history.keep("sft", Path("runs/doors/sft"))

@@ -313,7 +313,8 @@ def test_an_error_is_no_answer_wherever_it_stands(body: Body) -> None:
     ],
 )
 def test_any_end_but_a_natural_one_is_a_cut(reason: Any, read: str | None) -> None:
-    assert answered({"choices": [choice(reason)], "usage": USAGE}).finish_reason == read
+    second = choice("length", "No.", index=1)
+    assert answered({"choices": [second, choice(reason)], "usage": USAGE}).finish_reason == read
     text = {"index": 0, "text": "Look.", "finish_reason": reason}
     assert answered({"choices": [text]}, "completions").finish_reason == read
 

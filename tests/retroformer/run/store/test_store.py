@@ -113,6 +113,7 @@ def test_the_same_conditions_may_be_declared_again(store: Store) -> None:
 
 def test_the_first_fact_binds_the_conditions_which_may_change_before_it(store: Store) -> None:
     store.declare("collect", {"seed": 0})
+    add_invalid(store, KEY, "The school is closed.", PRICE)
     store.declare("collect", {"seed": 7})
     assert store.conditions("collect") is None
     add_trajectory(store, KEY, attempt_at())
