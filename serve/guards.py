@@ -1,9 +1,7 @@
 """What a request to the models must pass before its handler runs: keys, readiness, JSON."""
 
 import asyncio
-import contextlib
 import hmac
-import resource
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -11,15 +9,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Scope
 
-from retroformer.endpoint.request_guard import Headers, Refusal
-from retroformer.endpoint.server import RETRY_SECONDS, Guard
+from retroformer.endpoint.request_guard import RETRY_SECONDS, Headers, Refusal
+from retroformer.endpoint.server import Guard
 from retroformer.files.text import RepeatedName, json_value, surrogate_in_json
 
 from .supervisor import HEALTH
 
 LOADING_SECONDS = 60.0
 """Time that a request waits for models that are being loaded, as after a restart."""
-OPEN_FILES = 16_384
 
 T = TypeVar("T")
 
@@ -123,12 +120,3 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         for each in (task, leaving):
             each.cancel()
         await asyncio.wait({task, leaving})
-
-
-def allow_many_files() -> None:
-    """Raise this process's limit of open files to `OPEN_FILES`, as far as the machine allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

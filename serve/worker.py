@@ -23,7 +23,7 @@ from .answers import Answers, EngineAnswers
 from .api import OpenAI, application
 from .engine.engine import Engine
 from .engine.model import Model
-from .guards import Guards, allow_many_files
+from .guards import Guards
 from .memory_check import require_memory
 from .served_names import WorkerSettings
 from .supervisor import read_first_line
@@ -87,7 +87,6 @@ async def serve(settings: WorkerSettings, listening: socket.socket) -> None:
 
 def main(argv: Sequence[str]) -> None:
     settings = WorkerSettings.model_validate_json(read_first_line())
-    allow_many_files()
     asyncio.run(serve(settings, socket.socket(fileno=int(argv[0]))))
 
 

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import errno
+import resource
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import eval.view.server
 from eval.view.server import SiteServer, open_site
 from retroformer.coach.stories.runs import open_runs
 from retroformer.config.file import load
-from retroformer.endpoint.request_guard import BODY_SECONDS, FORM, HEAD_SECONDS, listen
+from retroformer.endpoint.request_guard import BODY_SECONDS, CONNECTIONS, FORM, HEAD_SECONDS, listen
 from retroformer.endpoint.server import Guard, server_of
 from retroformer.integrations.gateway import service
 from retroformer.integrations.mcp import adviser
@@ -30,6 +31,7 @@ from tests.support.processes import listening_at
 from tests.support.raw_server import RawServer, http
 from tests.support.runs import open_config
 from tests.support.stories import write_run
+from tests.support.waiting import becomes_true
 
 ROOT = Path(__file__).parents[1]
 SOURCE = [path for room in ("retroformer", "collect", "train", "serve", "eval") for path in (ROOT / room).rglob("*.py")]
@@ -239,6 +241,63 @@ def test_chunks_without_end_are_cut_off_by_every_server(tmp_path: Path) -> None:
         assert b" 413 " in await loop.sock_recv(client, 1000)
 
     in_moved_time(endlessly, tmp_path)
+
+
+@contextmanager
+def crowd(host: str, begin: Callable[[int], bytes], size: int = CONNECTIONS + 100) -> Iterator[None]:
+    """Hold more connections than a server serves, each with the beginning of a request."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * CONNECTIONS, hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for number in range(size):
+            connection = socket.create_connection(("127.0.0.1", int(host.partition(":")[2])))
+            stack.enter_context(connection).sendall(begin(number))
+        yield
+
+
+needs_many_files = pytest.mark.skipif(
+    0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * CONNECTIONS,
+    reason="this machine allows too few open files",
+)
+
+
+@needs_many_files
+@pytest.mark.parametrize("name", ["gateway", "listen"])
+def test_silent_connections_keep_nobody_out_at_the_usual_limit_of_open_files(name: str, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        with (
+            target(name, tmp_path) as attacked,
+            crowd(attacked.host, lambda number: b"GET / HTTP/1.1\r\nX: " * (number % 2)),
+        ):
+            assert statuses(attacked.host, attacked.request()) in ([200], [409])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@needs_many_files
+def test_a_gateway_whose_connections_are_all_in_use_refuses_further_ones_until_some_end(tmp_path: Path) -> None:
+    with gateway(write_gateway_config(tmp_path, "http://127.0.0.1:9/v1"), "http://127.0.0.1:9/v1") as running:
+        slow = Target(running.host, "/runs/mine/score", b"{}").request()[:-1]
+        health = f"GET /health HTTP/1.1\r\nHost: {running.host}\r\nConnection: close\r\n\r\n".encode()
+
+        def is_served() -> bool:
+            with suppress(ConnectionResetError):  # The answer may be lost with a request that was not read.
+                return statuses(running.host, health) == [200]
+            return False
+
+        def is_full() -> bool:
+            # Some were closed before their heads had been read.
+            more.enter_context(crowd(running.host, lambda _: slow, 10))
+            return not is_served()
+
+        with crowd(running.host, lambda _: slow), ExitStack() as more:
+            assert becomes_true(is_full)
+        assert becomes_true(is_served)
+        running.process.terminate()
+        assert running.process.communicate()[1] == ""
 
 
 def test_an_mcp_client_leaves_no_session_in_memory(tmp_path: Path) -> None:

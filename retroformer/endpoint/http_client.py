@@ -77,7 +77,7 @@ async def fetch(
     largest: int = LARGEST_ANSWER_BYTES,
     **options: Any,
 ) -> Answer:
-    """Send a request and return the whole response, which must end within `seconds`. Redirects of GET are followed.
+    """Send a request and return the whole response, which must end within `seconds`.
 
     Raises:
         NoAnswer: it did not arrive, or not in time, or is larger than `largest` bytes.
@@ -86,7 +86,7 @@ async def fetch(
     try:
         # The client's own timeout would restart at every byte.
         async with asyncio.timeout(seconds), http_client(url, headers, timeout=None) as client:
-            return await exchange(client, method, url, largest, follow_redirects=method == "GET", **options)
+            return await exchange(client, method, url, largest, **options)
     except TimeoutError:
         raise NoAnswer(f"gave no answer within {seconds:.3g} s") from None
 
@@ -140,7 +140,10 @@ def fetch_now(method: str, url: str, seconds: float, **options: Any) -> Answer:
 
 
 def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: float | None) -> httpx.AsyncClient:
-    """Return a client for this address, with any number of connections. Raises ConfigError."""
+    """Return a client for this address, with any number of connections. Raises ConfigError.
+
+    Redirects are followed, but a body goes to no other host (NoAnswer).
+    """
     way = route(url)
     return httpx.AsyncClient(
         headers=ACCEPTED | dict(headers or {}),
@@ -151,7 +154,19 @@ def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: 
         proxy=way.proxy,
         verify=way.trusted,
         trust_env=False,
+        follow_redirects=True,
+        event_hooks={"response": [_check_redirect]},
     )
+
+
+async def _check_redirect(response: httpx.Response) -> None:
+    """Refuse the redirect of a prompt to another origin. Raises NoAnswer."""
+    if response.has_redirect_location and response.request.method not in ("GET", "HEAD"):
+        there = response.url.join(response.headers["location"])
+        if (there.scheme, there.netloc) != (response.url.scheme, response.url.netloc):
+            raise NoAnswer(
+                f"redirects to {there.scheme}://{there.netloc.decode()}, which gets no prompt: set the address to it"
+            )
 
 
 class Route(NamedTuple):

@@ -4,9 +4,11 @@ Any web page can send requests to a port of this machine through the browser of 
 (DNS rebinding), come from another origin, or have a content type for which browsers ask no permission.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
+import resource
 import socket
 from collections.abc import Collection, Sequence
 
@@ -18,6 +20,13 @@ HEAD_SECONDS = 20.0
 """Time for the head of a request, after which the client is disconnected."""
 BODY_SECONDS = 120.0
 """Time for the body of a request: enough for 4 MB at 300 kbit/s."""
+CONNECTIONS = 2048
+"""Open client connections: twice the queue of a model server, so that health checks are answered while it is full."""
+RETRY_SECONDS = 5
+"""Value of Retry-After. Clients honour up to a minute."""
+CLOSING_RESPONSE = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+UNAVAILABLE = CLOSING_RESPONSE % (b"503 Service Unavailable\r\nRetry-After: %d" % RETRY_SECONDS)
+_OPEN_FILES = 16_384
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::([0-9]+))?", re.ASCII)
 Headers = Sequence[tuple[str, str]]
@@ -36,10 +45,11 @@ class Refusal(Exception):
 
 
 def listen(port: int, host: str = "127.0.0.1", option: str = "--port") -> socket.socket:
-    """Return a listening socket; port 0 takes a free one.
+    """Return a listening socket; port 0 takes a free one. The process may have enough open files for its connections.
 
     Raises ServiceError if the port is in use, or the host is not an address of this machine. It names the `option`.
     """
+    _allow_many_files()
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -49,6 +59,15 @@ def listen(port: int, host: str = "127.0.0.1", option: str = "--port") -> socket
             f"Port {port} of {host} cannot be used ({reason}): stop the process that uses it, or choose another with "
             f"{option} (0 for any free one)."
         ) from None
+
+
+def _allow_many_files() -> None:
+    """Raise this process's limit of open files to `_OPEN_FILES`, as far as the machine allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def is_loopback(host: str) -> bool:

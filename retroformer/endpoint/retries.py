@@ -253,9 +253,7 @@ class RetriedRequest:
 
         url, events = self._server.url_of(self.path), {"trace": self._note}
         try:
-            answer = await exchange(
-                self._server.client, "POST", url, json=self.body, extensions=events, follow_redirects=True
-            )
+            answer = await exchange(self._server.client, "POST", url, json=self.body, extensions=events)
             parsed = answer.parsed() if answer.status < 300 else None
         except NoAnswer as error:
             self._count_lost_answer()
@@ -273,7 +271,7 @@ class RetriedRequest:
         """Follow the events of the HTTP client."""
         if event.endswith("send_request_body.started"):
             self._may_be_charged = True
-        elif event.endswith("receive_response_headers.complete") and info["return_value"][1] >= 400:
+        elif event.endswith("receive_response_headers.complete") and info["return_value"][1] >= 300:
             self._may_be_charged = False
 
     def _status_fault(self, answer: "Answer") -> Exception:

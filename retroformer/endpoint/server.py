@@ -12,9 +12,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retroformer.endpoint.request_guard import (
     BODY_SECONDS,
+    CLOSING_RESPONSE,
+    CONNECTIONS,
     FORM,
     HEAD_SECONDS,
     JSON,
+    UNAVAILABLE,
     Headers,
     Refusal,
     check_framing,
@@ -22,18 +25,12 @@ from retroformer.endpoint.request_guard import (
     check_type,
 )
 
-CONNECTIONS = 2048
-"""Open client connections: twice the queue of a model server, so that health checks are answered while it is full."""
 SEND_SECONDS = 300.0
 """Time after which a client that does not read its response is disconnected."""
 BODY_BYTES = 4_000_000
 """Size of one request body: a prompt of a million tokens fits, and no model here has such a context."""
-RETRY_SECONDS = 5
-"""Value of Retry-After. Clients honour up to a minute."""
 
-_CLOSING_RESPONSE = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_UNAVAILABLE = _CLOSING_RESPONSE % (b"503 Service Unavailable\r\nRetry-After: %d" % RETRY_SECONDS)
-_TIMED_OUT = _CLOSING_RESPONSE % b"408 Request Timeout"
+_TIMED_OUT = CLOSING_RESPONSE % b"408 Request Timeout"
 
 Answer = Callable[[Refusal, Headers], ASGIApp]
 """Function that returns the response to a refused request with these headers."""
@@ -138,7 +135,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
         # Writing pauses as soon as anything is unsent, since even a closed transport waits for ever to send it all.
         transport.set_write_buffer_limits(high=0)
         if len(self.connections) > CONNECTIONS and not self._close_oldest_silent():
-            transport.write(_UNAVAILABLE)
+            transport.write(UNAVAILABLE)
             transport.close()
         else:
             self._watch_head()

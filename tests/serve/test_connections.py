@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from retroformer.endpoint.server import CONNECTIONS
+from retroformer.endpoint.request_guard import CONNECTIONS
 from serve.answers import ANSWERS_AT_ONCE, LatestOutputs
 from serve.engine.generation import Output
 from serve.requests import ANSWERS

@@ -35,6 +35,8 @@ from retroformer.integrations.gateway.answers import RecordedAnswer, forward, js
 from retroformer.integrations.gateway.runs import NoAttemptToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream, unpack
 
+BUSY = web.AppKey("busy", set[web.RequestHandler])
+"""Connections with a request in progress."""
 _CHAT = "/chat/completions"
 _LONGEST_NAME = 500
 """Longest name of a run or a task, in characters."""
@@ -61,6 +63,7 @@ class Gateway:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[guard])
+        app[BUSY] = set()
         app.router.add_get("/health", _health)
         app.router.add_post("/runs/{run:[^/]+}/score", self._score)
         app.router.add_route("*", "/runs/{run:[^/]+}/v1{rest:(?:/.*)?}", self._call)
@@ -138,6 +141,7 @@ async def guard(
 ) -> web.StreamResponse:
     """Refuse what no program or page of this machine sends, as all servers of this project do."""
     headers = _headers(request)
+    request.app[BUSY].add(request.protocol)
     try:
         check_framing(request.raw_path, headers)
         check_sender(headers, loopback=True)
@@ -146,6 +150,8 @@ async def guard(
         answer = error_response(refusal.status, refusal.message)
         answer.headers.update(refusal.headers)
         return answer
+    finally:
+        request.app[BUSY].discard(request.protocol)
 
 
 def _headers(request: web.Request) -> Headers:
@@ -160,6 +166,8 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise Refusal(408, f"The request body was not sent within {BODY_SECONDS:.0f} seconds.") from None
+    except (ConnectionResetError, RuntimeError):  # aiohttp raises the second one after the connection is closed.
+        raise Refusal(400, "The client left before it had sent the request body.") from None
 
 
 async def _health(_: web.Request) -> web.Response:

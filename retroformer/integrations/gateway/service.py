@@ -4,6 +4,8 @@ import asyncio
 import logging
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
+from typing import cast
 
 import uvloop
 from aiohttp import web
@@ -12,11 +14,11 @@ from aiohttp.http import HttpProcessingError
 from retroformer.coach.connection import Connection, Settings
 from retroformer.config.file import Config
 from retroformer.endpoint.own_server import run_own_server
-from retroformer.endpoint.request_guard import HEAD_SECONDS, listen
+from retroformer.endpoint.request_guard import CONNECTIONS, HEAD_SECONDS, UNAVAILABLE, listen
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError
 from retroformer.integrations.gateway.drafts import Drafts
-from retroformer.integrations.gateway.routes import Gateway
+from retroformer.integrations.gateway.routes import BUSY, Gateway
 from retroformer.integrations.gateway.runs import Runs
 from retroformer.integrations.gateway.upstream import LONGEST_LINE_BYTES, Upstream
 from retroformer.method.prompts import load_pack
@@ -64,7 +66,9 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
         stack.push_async_callback(runner.cleanup)
         await runner.setup()
         listening = listen(port)
-        await web.SockSite(runner, listening).start()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(partial(_next_connection, runner), sock=listening, backlog=CONNECTIONS)
+        stack.callback(server.close)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         print(f"The gateway is at {address}/v1, and of a run at .../runs/NAME/v1", flush=True)
         await stop.wait()
@@ -84,6 +88,28 @@ def runner_of(gateway: Gateway) -> web.AppRunner:
         max_line_size=LONGEST_LINE_BYTES,
         max_field_size=LONGEST_LINE_BYTES,
     )
+
+
+def _next_connection(runner: web.AppRunner) -> asyncio.BaseProtocol:
+    """Return what serves the next connection. With too many, the oldest one without a request in progress is closed."""
+    assert runner.server is not None
+    surplus = len(runner.server.connections) + 1 - CONNECTIONS
+    if surplus > 0:
+        idle = [connection for connection in runner.server.connections if connection not in runner.app[BUSY]]
+        if not idle:
+            return _Overload()
+        for connection in idle[:surplus]:
+            connection.force_close()
+    return runner.server()
+
+
+class _Overload(asyncio.Protocol):
+    """Tells a client that the gateway has too many connections."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        refused = cast(asyncio.WriteTransport, transport)  # That of uvloop derives from no class of asyncio.
+        refused.write(UNAVAILABLE)
+        refused.close()
 
 
 def _quiet_logger() -> logging.Logger:

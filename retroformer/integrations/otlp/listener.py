@@ -21,8 +21,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retroformer.endpoint.compression import UnreadableBody, decompressed
-from retroformer.endpoint.request_guard import JSON, Headers, Refusal, listen
-from retroformer.endpoint.server import RETRY_SECONDS, Guard, server_of
+from retroformer.endpoint.request_guard import JSON, RETRY_SECONDS, Headers, Refusal, listen
+from retroformer.endpoint.server import Guard, server_of
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import decode_json, json_fault, size
 from retroformer.files.durable import replace_file

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 import shutil
 import socket
@@ -373,16 +372,27 @@ def test_a_certificate_that_nobody_signed_is_the_reason_that_the_sentence_gives(
 
 
 @pytest.mark.parametrize("status", ["302 Found", "307 Temporary Redirect", "308 Permanent Redirect"])
-def test_a_redirect_to_another_host_gets_no_key(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redirect_to_another_host_gets_neither_key_nor_prompt(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-of-this-host-alone")
     answer = http("200 OK", b'{"choices": [{"message": {"content": "Good day."}}]}')
     with RawServer(lambda _, write: write(answer)) as other:
         there = http(status, b"", f"location: {other.url}/chat/completions")
         with RawServer(lambda _, write: write(there)) as server:
             section = EndpointSection(base_url=server.url, api_key_env="SOME_KEY", timeout_seconds=5.0)
-            with contextlib.suppress(EndpointFailure):
+            with pytest.raises(EndpointFailure, match=f"redirects to http://{other.host}") as caught:
                 ask(section)
+            assert (len(server.requests), caught.value.usage) == (1, Usage())
+            assert not other.requests
             asyncio.run(fetch("GET", server.url, 5.0, headers={"Authorization": "Bearer sk-of-this-host-alone"}))
     assert "sk-of-this-host-alone" in str(server.requests)
     assert other.requests
     assert "sk-of-this-host-alone" not in str(other.requests)
+
+
+def test_a_redirect_on_the_same_host_is_followed() -> None:
+    def answer(request: Request, write: Write) -> None:
+        moved = http("308 Permanent Redirect", b"", "location: /v2/chat/completions")
+        write(http("200 OK", COMPLETION) if request.path.startswith("/v2") else moved)
+
+    with RawServer(answer) as server:
+        assert ask(EndpointSection(model="big"), url=server.url).text == "Hi"
