@@ -144,7 +144,7 @@ def _ask_endpoint(installed: Installed, config: tuple[str, ...]) -> None:
 def test_the_first_experiment_improves_its_agent_from_the_wheel(installed: Installed) -> None:
     installed.run("init", "first")
     first = installed._replace(folder=installed.folder / "first")
-    assert "16 of 16 played, 0 solved at trial 0" in first.run("collect", "agent.yaml")
+    assert "32 of 32 played, 0 solved at trial 0" in first.run("collect", "agent.yaml")
     assert first.run("train", "sft", "agent.yaml").startswith("trained sft: runs/agent/sft (")
     _ask_endpoint(first, ("agent.yaml",))
     assert "report.html" in first.run("eval", "agent.yaml")

@@ -1,18 +1,24 @@
-"""A toy agent that opens boxes. Put your own agent in its place."""
+"""A toy agent that answers customers. Put your own agent in its place."""
 
-WORDS = (
-    *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron"),
-    *("inlet", "junco", "kettle", "larch", "maple", "nectar", "otter", "pebble"),
-    *("quartz", "raven", "saddle", "timber", "umber", "violet", "willow", "zephyr"),
-)
+import re
+
+TOOLS = {
+    "apologise": "sorry",
+    "refund": "refund money back",
+    "replace": "replace another new",
+    "repair": "repair fix mend",
+    "explain": "explain show how",
+}
+"""Words that describe each tool."""
 
 
 def attempt(task: dict[str, str], advice: str = "") -> dict[str, object]:
-    """Say a word that the advice names; without advice, guess.
+    """Use the tool whose description shares most words with the advice; without advice, apologise.
 
     task: a line of tasks.jsonl. The result holds what the agent did, and a score from 0 to 1.
     """
-    word = next((word for word in WORDS if word in advice.lower()), "sesame")
-    opened = word == task["word"]
-    seen = "The box opens." if opened else f"The box stays shut. A note on it says: the word is {task['word']}."
-    return {"steps": [{"action": f"say {word}", "observation": seen}], "score": float(opened)}
+    words = re.findall("[a-z]+", advice.lower())
+    tool = max(TOOLS, key=lambda tool: sum(word in words for word in TOOLS[tool].split()))
+    solved = tool == task["wanted"]
+    seen = "The customer is happy." if solved else f"The customer is still angry: {task['reply']}"
+    return {"steps": [{"action": tool, "observation": seen}], "score": float(solved)}

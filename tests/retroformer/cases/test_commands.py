@@ -118,7 +118,7 @@ def test_the_commands_take_the_format_from_the_name(
     main(["import", config, "lines", "--format", "cases"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ", 1)[0] for line in lines] == ["9"] * 5
-    store = Store("sqlite:///mine.db", "other")
+    store = Store("sqlite:///runs/other/experience.db", "other")
     assert (
         store.arm_counts()[COLLECT].attempts,
         store.arm_counts()[COLLECT].advice,

@@ -32,7 +32,10 @@ def test_the_format_of_the_guide_is_imported(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     main(["import", str(ROOT / "configs/agent.yaml"), "diary.jsonl", "--format", "diary", "--score", "right"])
-    assert "1 cases are in sqlite:///mine.db, 3 of their facts new: 1 are rated" in capsys.readouterr().out
+    assert (
+        "1 cases are in sqlite:///runs/agent/experience.db, 3 of their facts new: 1 are rated"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_table_of_the_guide_has_every_attribute() -> None:

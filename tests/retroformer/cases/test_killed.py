@@ -27,7 +27,7 @@ def test_a_killed_import_stores_all_or_nothing_and_the_next_one_completes_it(tmp
         tmp_path / "cases.jsonl", (case(task={"id": f"{n}", "input": "Refund."}, attempt=long) for n in range(CASES))
     )
     command = ["import", str(ROOT / "configs/agent.yaml"), "cases.jsonl"]
-    database, log = tmp_path / "mine.db", tmp_path / "mine.db-wal"
+    database, log = (tmp_path / "runs/agent" / f"experience.db{end}" for end in ("", "-wal"))
     # Within a transaction, facts that do not fit into SQLite's memory are in the log.
     moments: list[Callable[[int], bool]] = [
         lambda pid: database.exists(),

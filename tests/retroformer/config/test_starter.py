@@ -42,12 +42,12 @@ def test_no_file_is_overwritten(name: str) -> None:
     assert Path(name).read_text() == "mine"
 
 
-def test_a_reflector_that_repeats_the_note_opens_every_box() -> None:
+def test_a_reflector_that_repeats_the_wish_satisfies_every_customer() -> None:
     def repeat(body: Body) -> str:
-        (word,) = re.findall(r"the word is (\w+)", prompt_of(body))
-        return f"Say {word}!"
+        (wish,) = re.findall(r"still angry: [^.]+\. (.+)", prompt_of(body))
+        return str(wish)
 
     main(["init"])
     with Endpoint(repeat) as server:
         config = open_config(Path("agent.yaml"), f"reflector.endpoint.base_url={server.url}", "collect.candidates=1")
-        assert "16 rated: 16 positive" in asyncio.run(rate_reflections(config))
+        assert "32 rated: 32 positive" in asyncio.run(rate_reflections(config))
