@@ -71,8 +71,8 @@ class RecordingConnections:
         self._base_url, self._chains = base_url, chains
         self.opened: list[LanguageModel] = []
 
-    def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
-        model = RecordingModel(endpoint, self._base_url, name)
+    def model(self, endpoint: Endpoint) -> LanguageModel:
+        model = RecordingModel(endpoint, self._base_url)
         model.chains = self._chains
         self.opened.append(model)
         return model

@@ -33,7 +33,7 @@ def describe_plan(config: Config) -> str:
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.advice)
     actor = experiment.actor.endpoint if actor_kind(experiment).asks_model else None
-    reflector = experiment.reflector.endpoint
+    writer, role = experiment.reflector.collector, "teacher" if experiment.reflector.teacher else "reflector"
     of_attempt, of_advice = means
     played, written = of_attempt or _guess(experiment.loop.actions if actor else 0), of_advice or _guess(1)
     return "\n".join(
@@ -42,7 +42,7 @@ def describe_plan(config: Config) -> str:
             f"and {stored.advice} reflections of this run.",
             f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
             _cost("actor", to_play, played, actor, measured=bool(stored.attempts)),
-            _cost("reflector", to_write, written, reflector, measured=bool(stored.advice)),
+            _cost(role, to_write, written, writer, measured=bool(stored.advice)),
         ]
     )
 

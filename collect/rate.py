@@ -51,7 +51,8 @@ async def _play(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts:
     """Play in this process, or with the workers of a backend; return the ids of unfinished tasks."""
     experiment, backend = config.experiment, config.experiment.loop.backend
     if backend != LOCAL:
-        require_addresses(experiment, f"loop.backend={backend}")
+        asks_reflector = experiment.reflector.teacher is None
+        require_addresses(experiment, f"loop.backend={backend}", asks_reflector=asks_reflector)
         arm = collect_arm(experiment.round)
         return (await play_elsewhere(backend, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
     async with _experience(config, ledger) as experience:
@@ -78,13 +79,13 @@ async def _experience(
 ) -> AsyncIterator[Experience]:
     """Start what rollouts need, and yield the experience of the round."""
     experiment = config.experiment
-    arm = collect_arm(experiment.round)
-    async with parts(config, asks_reflector=True, environment_processes=environment_processes) as components:
+    arm, writer = collect_arm(experiment.round), experiment.reflector.collector
+    asks_reflector = writer is experiment.reflector.endpoint
+    async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
         plan = experiment.collect.model_dump(include=set(RetryPlan.model_fields))
-        ledger.store.declare(arm, conditions(experiment, components.provenance) | plan)
-        settings = experiment.reflector
+        ledger.store.declare(arm, conditions(experiment, components.provenance, writer=writer) | plan)
         reflector = components.reflector(
-            settings.endpoint.model, settings.temperature, tokens=experiment.train.grpo.reward == "stored"
+            writer, experiment.reflector.temperature, tokens=experiment.train.grpo.reward == "stored"
         )
         yield components.experience(ledger, arm, reflector, experiment.collect)
 

@@ -59,6 +59,8 @@ def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
             for ahead in range(len(collecting) + 1, min(rounds.count, number + rounds.staleness) + 1):
                 reflector = best[max(0, ahead - 1 - rounds.staleness)]
                 own = [*overrides, f"round={ahead}", f"reflector.endpoint.model={reflector}"]
+                # Where advice of a teacher was imitated well, the reflector's own advice is rated from then on.
+                own += ["reflector.teacher=null"] if reflector != best[0] else []
                 # Two servers of one config would want the same port.
                 own += ["serve.port=0"] if rounds.staleness else []
                 collecting.append(collector.submit("collect", [str(config), *own]))

@@ -57,6 +57,7 @@ CONFIG: dict[str, Any] = HOUSEHOLD | {
         "arms": {
             "no reflection": {"kind": "none"},
             **{arm: {"kind": "model", "model": model} for arm, model in MODELS.items()},
+            "teacher": {"kind": "teacher"},
             "placebo": {"kind": "placebo", "of": "PPO"},
             "rule": {"kind": "rule"},
         },
@@ -64,6 +65,7 @@ CONFIG: dict[str, Any] = HOUSEHOLD | {
 }
 STAGES = ("warm", "sft", "reward", "ppo")
 COMMANDS = ("collect warm", "train warm", "collect", "train sft", "train reward", "train ppo", "eval")
+CONDITIONS = "SELECT record FROM condition_records JOIN arms ON conditions_sha256 = sha256"
 PROGRAM = """
 import sys
 from importlib import import_module
@@ -79,15 +81,16 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with `golden.yaml` and its finished run."""
     folder = tmp_path_factory.mktemp("golden")
     config = CONFIG | {"train": {**CONFIG["train"], "base_model": str(save_tiny_model(folder / "tiny"))}}
-    (folder / "golden.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     with Endpoint() as teacher:
         # The tiny model writes noise, which is never rated above zero: a model that names places writes the advice.
-        other = f"reflector.endpoint.base_url={teacher.url} reflector.endpoint.model=teacher"
-        words = [f"{command} golden.yaml {other if command == 'collect' else ''}" for command in COMMANDS]
+        config["reflector"] = CONFIG["reflector"] | {"teacher": {"base_url": teacher.url, "model": "big"}}
+        (folder / "golden.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        words = [f"{command} golden.yaml" for command in COMMANDS]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-c", PROGRAM, *words]
         ended = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    (folder / "asked.json").write_text(json.dumps([body["model"] for body in teacher.requests]))
     return folder
 
 
@@ -135,6 +138,18 @@ def test_the_report_verifies_that_the_trained_adapters_wrote_the_advice(run: Pat
         assert served[model][0] == sha256[:12]
         assert served[model][1].startswith("yes: hash and pinned name match")
         assert rows(run, "SELECT DISTINCT adapter_sha256 FROM reflections WHERE arm = ?", f"eval/{arm}") == [(sha256,)]
+
+
+def test_the_teacher_writes_while_collecting_and_in_its_own_arm_alone(run: Path) -> None:
+    written = dict(rows(run, "SELECT arm, count(*) FROM reflections WHERE model = 'big' GROUP BY 1"))
+    assert set(written) == {"collect", "eval/teacher"}
+    assert json.loads(Path("asked.json").read_text()) == ["big"] * sum(written.values())
+    for arm, model in (("collect", "big"), ("eval/teacher", "big"), ("eval/SFT", "sft")):
+        ((record,),) = rows(run, f"{CONDITIONS} WHERE arm = ?", arm)
+        reflector = json.loads(record)["reflector"]
+        assert (reflector["endpoint"]["model"], "teacher" in reflector) == (model, False)
+    assert table(run, "Who played")["teacher"][0] == "written by the teacher (`reflector.teacher`)"
+    assert table(run, "How the reflections were written")["teacher"][0] == "`big`"
 
 
 def test_every_number_of_the_report_names_the_code_that_computed_it(run: Path) -> None:

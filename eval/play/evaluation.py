@@ -72,12 +72,11 @@ class PlayedArm:
     @cached_property
     def conditions(self) -> dict[str, Any]:
         """The conditions on which its facts depend."""
-        arm, model = self.settings, next(iter(self.settings.models), None)
-        record = conditions(
-            self.experiment, self.components.provenance, splits=self.experiment.held_out_splits, reflector=model
-        )
+        arm, experiment = self.settings, self.experiment
+        writer = arm.writer(experiment.reflector)
+        record = conditions(experiment, self.components.provenance, splits=experiment.held_out_splits, writer=writer)
         record["reflector"]["temperature"] = arm.temperature(self.parts.setting)
-        if model is None:
+        if writer is None:
             record["reflector"]["endpoint"] = {}
         return record | {"arm": arm.model_dump()} | arm.conditions(self.parts)
 

@@ -221,7 +221,7 @@ def setting_of(experiment: Experiment) -> ArmSetting:
         section.arms,
         experiment.loop.trials,
         section.temperature,
-        experiment.reflector.temperature,
+        experiment.reflector,
         extras(experiment.environment).kind_of,
     )
 

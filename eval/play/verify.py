@@ -45,7 +45,7 @@ async def verify_models(
     prompt = _probe_prompt(store)
 
     async def probe(model: str) -> str:
-        language_model = components.connections.model(experiment.reflector.endpoint, model)
+        language_model = components.connections.model(experiment.reflector.endpoint.named(model))
         try:
             answer = await language_model.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)
         except EndpointFailure as failure:

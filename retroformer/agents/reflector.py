@@ -1,4 +1,4 @@
-"""The arm whose advice a language model writes, and its reflector: the trained model or any other."""
+"""The arms whose advice a language model writes, and their reflector: the trained model, any other, or the teacher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,13 +6,12 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from retroformer.agents.arms.arm import Arm, ArmParts, ArmSetting, Models
-from retroformer.config.sections.base import best_of
+from retroformer.agents.arms.arm import Arm, ArmSetting, Models
+from retroformer.config.sections.base import Endpoint, ReflectorSection, best_of
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import ConfigError
 from retroformer.files.document import Words, code, join_words
 from retroformer.method.prompts import Render
-from retroformer.method.protocols import Reflector
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory
 
 
@@ -49,19 +48,19 @@ class ModelArm(Arm):
         return {} if self.history is None else {"history": self.history}
 
     def check(self, here: str, setting: ArmSetting) -> None:
-        if any(map(best_of, self.models)) and not setting.best_of_temperature:
+        if any(map(best_of, self.models)) and not setting.reflector.temperature:
             raise ConfigError(
                 f"{here}.model: the best of several answers is sampled at reflector.temperature, and at 0 all answers "
                 "are the same; set it above 0."
             )
 
-    def build(self, parts: ArmParts) -> Reflector:
+    def writer(self, reflector: ReflectorSection) -> Endpoint:
         (model,) = self.models
-        return parts.reflector(model, self.temperature(parts.setting))
+        return reflector.endpoint.named(model)
 
     def temperature(self, setting: ArmSetting) -> float:
         """Return the temperature of the evaluation; best-of-n samples as collection does."""
-        return setting.best_of_temperature if any(map(best_of, self.models)) else setting.temperature
+        return setting.reflector.temperature if any(map(best_of, self.models)) else setting.temperature
 
     def describe(self) -> Words:
         sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[self.history]
@@ -69,6 +68,25 @@ class ModelArm(Arm):
             return "written by the model ", code(self.model), sees
         models = join_words(", ", map(code, self.model))
         return "written by the models ", *models, f"{sees}; mean over these training seeds"
+
+
+class TeacherArm(Arm):
+    """Advice of the teacher, which a trained model imitates."""
+
+    kind: Literal["teacher"] = "teacher"
+
+    def check(self, here: str, setting: ArmSetting) -> None:
+        if setting.reflector.teacher is None:
+            raise ConfigError(
+                f"{here}.kind: the config has no teacher; name its base_url and model in reflector.teacher, or leave "
+                "the arm out."
+            )
+
+    def writer(self, reflector: ReflectorSection) -> Endpoint | None:
+        return reflector.teacher
+
+    def describe(self) -> Words:
+        return "written by the teacher (", code("reflector.teacher"), ")"
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ from retroformer.coach.connection import Connection, Settings
 from retroformer.coach.recorder import Gains, OpenTask, gains_in
 from retroformer.coach.session import Score, Session, Watch
 from retroformer.config.experiment import STORE_FILE, Experiment
-from retroformer.config.sections.base import Endpoint
+from retroformer.config.sections.base import Endpoint, Teacher
 from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
+from retroformer.files.bounded import first_fault
 from retroformer.method.records import Key
 from retroformer.run.adapters import REFLECTOR, finished_advisers
 from retroformer.run.arm_names import COLLECT
@@ -75,6 +76,9 @@ class Reflector(AbstractContextManager["Reflector"]):
         run: name of the run in the store, as `run` of a config.
         model: name of the reflector at the address. Without an address, `reflector` is the run's trained one, or else
             the default base model, `base`; any other name is the folder of an adapter, or of one in the package.
+        teacher: a stronger model that writes the advice in place of the reflector, as `reflector.teacher` of a config:
+            `{"base_url": ..., "model": ...}`, and `api_key_env`, `extra_body` or `dollars_per_million`. Leave it out
+            once a reflector has been trained on what the teacher wrote.
         api_key_env: environment variable with the API key.
         temperature: sampling temperature of the advice.
         max_new_tokens: largest number of tokens of one piece of advice.
@@ -97,6 +101,7 @@ class Reflector(AbstractContextManager["Reflector"]):
         store: str | None = None,
         run: str = "agent",
         model: str = "reflector",
+        teacher: Mapping[str, Any] | None = None,
         api_key_env: str = "OPENAI_API_KEY",
         temperature: float = 0.9,
         max_new_tokens: int = 128,
@@ -111,14 +116,13 @@ class Reflector(AbstractContextManager["Reflector"]):
         for name, number in (("memory", memory), ("prompt_characters", prompt_characters)):
             if number < 1:
                 raise ConfigError(f"{name} is {number}: it must be at least 1.")
-        served = _run_served_here(run, model) if base_url is None else None
+        served = _run_served_here(run, model) if base_url is None and teacher is None else None
         if served is not None and model != "base":
             model = REFLECTOR if served.serve.adapters or finished_advisers(served) else "base"
-        endpoint = Endpoint(
-            base_url=None if base_url is None else SecretUrl(base_url),
-            model=model,
-            api_key_env=api_key_env,
-            timeout_seconds=timeout_seconds,
+        calls: dict[str, Any] = {"api_key_env": api_key_env, "timeout_seconds": timeout_seconds}
+        address = None if base_url is None else SecretUrl(base_url)
+        endpoint = (
+            Endpoint(base_url=address, model=model, **calls) if teacher is None else _teacher(calls | {**teacher})
         )
         settings = Settings(
             endpoint=endpoint,
@@ -314,6 +318,14 @@ def _run_served_here(run: str, model: str) -> Experiment:
         return Experiment.model_validate(config)
     except ValidationError as error:
         raise ConfigError(f"run is {run!r}: {error.errors()[0]['msg']}.") from None
+
+
+def _teacher(settings: dict[str, Any]) -> Teacher:
+    """Return the endpoint of a teacher. Raises ConfigError."""
+    try:
+        return Teacher.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(f"teacher.{first_fault(error)}: give the keys of `reflector.teacher` of a config.") from None
 
 
 def _forget_connection_in_children(reflector: Reflector) -> None:

@@ -65,29 +65,27 @@ def conditions(
     provenance: Provenance | None = None,
     *,
     splits: Sequence[str] = (),
-    reflector: str | None = None,
+    writer: Endpoint | None = None,
 ) -> dict[str, Any]:
     """Return the conditions under which this experiment makes facts now.
 
     `provenance` has the models of the experiment's own server, `splits` the splits whose data are used (by default the
-    environment's), and `reflector` the name of the reflector's model, if it differs from the config's. Raises
+    environment's), and `writer` the endpoint of the model that writes the advice, if it is not the reflector's. Raises
     MissingInput, or ServiceError if the environment's server cannot be asked for its version.
     """
-    record = _settings(experiment, provenance, reflector)
+    record = _settings(experiment, provenance, writer)
     record["versions"] = package_versions(("retroformer",)) | environment_versions(experiment.environment)
     record["environment"]["data_sha256"] = _data_sha256(experiment, splits or (experiment.environment.split,))
     return record
 
 
 def _settings(
-    experiment: Experiment, provenance: Provenance | None = None, reflector: str | None = None
+    experiment: Experiment, provenance: Provenance | None = None, writer: Endpoint | None = None
 ) -> dict[str, Any]:
     """Return the conditions without data hashes and versions, as this machine may lack the data and the programs."""
-    config = experiment.model_dump(mode="json")
-    advising = experiment.reflector.endpoint
-    if reflector is not None:
-        advising = advising.model_copy(update={"model": reflector})
-    reflector_config = config["reflector"] | {"endpoint": _endpoint(advising, provenance)}
+    config = experiment.model_dump(mode="json", exclude={"reflector": {"teacher"}})
+    written_by = _endpoint(writer or experiment.reflector.endpoint, provenance)
+    reflector_config = config["reflector"] | {"endpoint": written_by}
     if reads_pack(experiment):
         reflector_config["prompts_sha256"] = prompts_sha256(experiment)
     return {

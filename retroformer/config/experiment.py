@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from retroformer.agents.arms.arm import Arm
 from retroformer.agents.arms.baselines import BASELINES, NoAdviceArm, PlaceboArm
 from retroformer.agents.arms.retrieved import RetrievedArm
-from retroformer.agents.reflector import ModelArm
+from retroformer.agents.reflector import ModelArm, TeacherArm
 from retroformer.config.sections.base import (
     BEST_OF,
     WHOLE_DISTRIBUTION,
@@ -82,7 +82,7 @@ class Serve(Section):
         return self
 
 
-_GENERAL_ARMS: tuple[type[Arm], ...] = (*BASELINES, ModelArm, RetrievedArm)
+_GENERAL_ARMS: tuple[type[Arm], ...] = (*BASELINES, ModelArm, TeacherArm, RetrievedArm)
 
 
 def arm_kinds(environment: EnvironmentSection | None) -> dict[str, type[Arm]]:
@@ -289,6 +289,10 @@ class Experiment(Section):
     def _stored_tokens_are_of_the_whole_distribution(cls, train: Train, info: ValidationInfo) -> Train:
         reflector = info.data.get("reflector")
         if train.grpo.reward == "stored" and reflector is not None:
+            if reflector.teacher is not None:
+                raise ValueError(
+                    "grpo.reward=stored weighs the tokens of the reflector's own advice: leave reflector.teacher out"
+                )
             changed = {"temperature", "logit_bias", *WHOLE_DISTRIBUTION} & reflector.endpoint.extra_body.keys()
             if changed:
                 raise ValueError(

@@ -37,13 +37,13 @@ class Connections:
     paces: dict[str, Pace] = field(default_factory=dict)
     """Pace of each address, which all models there share."""
 
-    def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
-        """Return the model that `endpoint` describes, or the one called `name` there. Raises MissingInput."""
+    def model(self, endpoint: Endpoint) -> LanguageModel:
+        """Return the model that `endpoint` describes. Raises MissingInput."""
         if endpoint.base_url is None:
-            self.require_served(name or endpoint.model)
+            self.require_served(endpoint.model)
         address = endpoint.base_url or self.base_url
         assert address is not None, "a server is started whenever an endpoint has no address"
-        self.opened.append(LanguageModel(endpoint, address, name, self.paces))
+        self.opened.append(LanguageModel(endpoint, address, self.paces))
         return self.opened[-1]
 
     def require_served(self, model: str) -> None:
@@ -110,16 +110,16 @@ class Parts:
             on_event=on_event,
         )
 
-    def reflector(self, model: str, temperature: float, *, tokens: bool = False) -> ModelReflector:
-        """Return the reflector with this model name at the reflector's endpoint; with `tokens`, it keeps them."""
+    def reflector(self, writer: Endpoint, temperature: float, *, tokens: bool = False) -> ModelReflector:
+        """Return the reflector whose advice the model of this endpoint writes; with `tokens`, it keeps them."""
         settings = self.experiment.reflector
         return ModelReflector(
-            self.connections.model(settings.endpoint, model),
+            self.connections.model(writer),
             reflection_renderer(self.experiment),
             temperature,
             settings.max_new_tokens,
             settings.stop,
-            self.adapter_sha256.get(model),
+            self.adapter_sha256.get(writer.model) if writer.base_url is None else None,
             tokens=tokens,
         )
 

@@ -42,17 +42,11 @@ class Completion(Record):
 class LanguageModel:
     """A model behind an OpenAI-compatible endpoint."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        base_url: str | SecretUrl,
-        model: str | None = None,
-        paces: dict[str, Pace] | None = None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, base_url: str | SecretUrl, paces: dict[str, Pace] | None = None) -> None:
         """Prepare connections to `base_url` and to `endpoint.replicas`; `paces` are shared by all of one event loop."""
         self.endpoint = endpoint
         self.base_url = SecretUrl(base_url)
-        self.model = model or endpoint.model
+        self.model = endpoint.model
         self._paces = {} if paces is None else paces
         self._servers: list[ModelAddress] = []
 

@@ -66,7 +66,13 @@ def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path, k
         whole, price = unbroken(tmp_path, server)
         server.requests.clear()
         server.latency_seconds = 0.03
-        config = in_folder(open_config(write_config(tmp_path, server.url), "run=killed"), tmp_path)
+        # The same advice by a teacher: nothing is asked of the reflector, so its model is not even loaded.
+        words = [
+            "run=killed",
+            "reflector.endpoint.base_url=",
+            f"reflector.teacher={{base_url: {server.url}, model: big}}",
+        ]
+        config = in_folder(open_config(write_config(tmp_path, server.url), *words), tmp_path)
         hold = Hold(server)
 
         def asked(count: int) -> Callable[[], bool]:
@@ -80,9 +86,9 @@ def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path, k
             return lambda: stored(tmp_path / "runs" / "killed" / "experience.db") >= count
 
         moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), kills - 1)))]
-        killed = run_and_kill(tmp_path, "collect", [str(config.path), "run=killed"], moments)
+        killed = run_and_kill(tmp_path, "collect", [str(config.path), *words], moments)
         hold.end(server)
-        first = finish(tmp_path, "collect", [str(config.path), "run=killed"])
+        first = finish(tmp_path, "collect", [str(config.path), *words])
         assert killed == len(moments)
         assert facts(config).same_as(whole)
         assert facts(config).invalid == 0
@@ -90,7 +96,7 @@ def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path, k
         assert max(Counter(str(request) for request in server.requests).values()) <= 1 + killed
 
         asked_before = len(server.requests)
-        assert finish(tmp_path, "collect", [str(config.path), "run=killed"]) == first
+        assert finish(tmp_path, "collect", [str(config.path), *words]) == first
         assert len(server.requests) == asked_before
 
 

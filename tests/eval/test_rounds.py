@@ -1,5 +1,7 @@
 """Rounds on generated games with a tiny model: real collecting, training, serving and comparing."""
 
+import asyncio
+import json
 import subprocess
 import sys
 from contextlib import closing
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from eval.report.report import compare_arms
 from eval.rounds import improve_in_rounds
-from retroformer.config.file import load
+from retroformer.config.file import load, load_config
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.store import open_store
+from tests.support.endpoint import Endpoint
 from tests.support.processes import descendants
 from tests.support.runs import ROOT
 from tests.support.waiting import becomes_true
@@ -67,6 +71,38 @@ def test_each_round_goes_on_with_the_better_reflector_and_is_not_repeated(config
     times = [path.stat().st_mtime_ns for path in trained]
     assert list(improve_in_rounds(config, []))[:-1] == [first, second, best]
     assert [path.stat().st_mtime_ns for path in trained] == times
+
+
+@pytest.mark.slow
+def test_a_teacher_writes_until_a_trained_reflector_is_better_and_never_for_it(config: Path) -> None:
+    splits = {"train": 8, "development": 2, "held_out": 3}
+    names = [(split, number) for split, count in splits.items() for number in range(count)]
+    tasks = [{"id": f"{split}-{number}", "split": split, "input": "Shout."} for split, number in names]
+    Path("tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    Path("shouter.py").write_text("def attempt(task, advice=''):\n    return {'output': '', 'score': 'aa' in advice}\n")
+    content = yaml.safe_load(config.read_text())
+    content["environment"] = {"name": "agent", "data": "tasks.jsonl", "agent": {"python": "shouter:attempt"}}
+    base = Path(content["train"]["base_model"], "config.json")
+    # An agent's prompt is longer than that of a game.
+    base.write_text(json.dumps(json.loads(base.read_text()) | {"max_position_embeddings": 2048}))
+    content["train"] |= {"sft": {"learning_rate": 1e-2, "epochs": 40}}
+    content["rounds"]["split"] = "development"
+    arms = {"alone": {"kind": "none"}, "teacher": {"kind": "teacher"}, "trained": {"kind": "model", "model": "sft"}}
+    content["eval"] = {"split": "held_out", "arms": arms}
+    with Endpoint(lambda body: "aaaa") as teacher:
+        content["reflector"] = {"max_new_tokens": 4, "teacher": {"base_url": teacher.url, "model": "big"}}
+        config.write_text(yaml.safe_dump(content))
+        first, *_ = improve_in_rounds(config, [])
+        assert "base 0.000, sft 1.000" in first
+        assert len(teacher.requests) == 4, "of a round's tasks, each fails once"
+        asyncio.run(compare_arms(load_config(config)))
+        assert len(teacher.requests) == 4 + splits["held_out"]
+    with closing(open_store(load(config))) as store:
+        authors = {arm: {stored.reflection.author.model for stored in store.reflections(arm)} for arm in store.arms()}
+        solved = {arm: [row.episode_return for row in store.attempt_rows(f"eval/{arm}")] for arm in arms}
+    assert (authors["collect"], authors["collect 2"]) == ({"big"}, {"sft"})
+    assert (authors["eval/teacher"], authors["eval/trained"]) == ({"big"}, {"sft"})
+    assert solved == {"alone": [0.0] * 3, "teacher": [1.0] * 3, "trained": [1.0] * 3}
 
 
 @pytest.mark.slow

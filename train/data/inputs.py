@@ -271,7 +271,7 @@ def _how_to_get_more(sources: Sequence[_Source]) -> str:
     warm = ", or warm the reflector up first (`retroformer collect warm`, `retroformer train warm`)"
     return (
         "collect more tasks (collect.tasks), or use another run=NAME with more collect.candidates or a stronger "
-        f"model in reflector.endpoint{warm if has_lessons else ''}"
+        f"model that writes the advice (reflector.teacher){warm if has_lessons else ''}"
     )
 
 

@@ -181,7 +181,7 @@ class RemoteSampler:
 
     def _model(self, name: str, address: SecretUrl, replicas: Sequence[SecretUrl] = ()) -> LanguageModel:
         same: dict[str, Any] = {"api_key_env": self._settings.api_key_env, "timeout_seconds": TIMEOUT_SECONDS}
-        return LanguageModel(Endpoint(**same, base_url=address, replicas=tuple(replicas)), address, name)
+        return LanguageModel(Endpoint(**same, base_url=address, replicas=tuple(replicas), model=name), address)
 
     @contextlib.asynccontextmanager
     async def _loaded_at(self, address: SecretUrl, folder: Path, saved: str) -> AsyncIterator[None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field
 
-from retroformer.config.sections.base import Section
+from retroformer.config.sections.base import Endpoint, ReflectorSection, Section
 from retroformer.environments.section import EnvironmentSection
 from retroformer.files.document import Words
 from retroformer.method.prompts import Render
@@ -42,8 +42,7 @@ class ArmSetting:
     trials: int
     temperature: float
     """Temperature at which reflectors sample in the evaluation."""
-    best_of_temperature: float
-    """Temperature at which the answers are sampled of which the best is taken."""
+    reflector: ReflectorSection
     kind_of: Callable[[Trajectory], str] | None
     """Kind of thing that an attempt's task is about; None: the environment's tasks have no kinds."""
 
@@ -67,8 +66,8 @@ class ArmParts:
     """Marks of stories that no advice is made from (`train.leave_out`)."""
     render: Callable[[], Render]
     """Function that returns how a reflector sees a failure. Raises ConfigError."""
-    reflector: Callable[[str, float], Reflector]
-    """Function that connects to a model at the reflector's endpoint: (name, temperature). Raises MissingInput."""
+    reflector: Callable[[Endpoint, float], Reflector]
+    """Function that connects to the model of an endpoint: (endpoint, temperature). Raises MissingInput."""
     attempts: Callable[[Sequence[str]], Iterator[Trajectory]]
     """Function that yields the collected attempts of these runs. Raises MissingInput if one of them has none."""
     stored_names: Mapping[str, Sequence[str]]
@@ -98,7 +97,7 @@ class Arm(Section):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Models that write its advice; empty if none does."""
+        """Models at the reflector's endpoint that write its advice; empty if none does."""
         return ()
 
     @property
@@ -138,9 +137,15 @@ class Arm(Section):
     def check(self, here: str, setting: ArmSetting) -> None:
         """Refuse settings that cannot be played. `here` is the arm's place in the config. Raises ConfigError."""
 
+    def writer(self, reflector: ReflectorSection) -> Endpoint | None:
+        """Return the endpoint whose model writes the advice of an arm with one model; None if no model does."""
+        return None
+
     def build(self, parts: ArmParts) -> Reflector:
-        """Return the reflector of an arm with one model. Raises ConfigError, MissingInput."""
-        raise NotImplementedError
+        """Return the reflector of an arm with one model: that of its `writer`. Raises ConfigError, MissingInput."""
+        writer = self.writer(parts.setting.reflector)
+        assert writer is not None, "an arm without a writer builds its own reflector"
+        return parts.reflector(writer, self.temperature(parts.setting))
 
     def temperature(self, setting: ArmSetting) -> float:
         """Return the temperature at which its advice is sampled."""

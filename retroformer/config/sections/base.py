@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -195,10 +195,23 @@ class Endpoint(Address):
     """Prices in dollars per million prompt tokens and per million completion tokens, for the accounts and the
     budget."""
 
+    def named(self, model: str) -> Self:
+        """Return the endpoint of another model at the same address."""
+        return self.model_copy(update={"model": model})
+
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Return the price of these numbers of tokens."""
         price_in, price_out = self.dollars_per_million
         return (prompt_tokens * price_in + completion_tokens * price_out) / 1e6
+
+
+class Teacher(Endpoint):
+    """Endpoint of a strong model, which is always elsewhere."""
+
+    base_url: SecretUrl
+    """OpenAI-compatible `/v1` address of the teacher."""
+    model: Annotated[str, Field(min_length=1)]
+    """Name of the model there."""
 
 
 class ActorSection(Section):
@@ -234,6 +247,9 @@ class EvaluatorSection(Section):
 class ReflectorSection(Section):
     endpoint: Endpoint = Endpoint()
     """Endpoint of the reflector's model."""
+    teacher: Teacher | None = None
+    """Endpoint of a stronger model that writes the advice while collecting, for the reflector to imitate; with
+    `base_url` and `model`. It never answers for the reflector: `eval` asks it in arms of kind teacher alone."""
     view: str = "full"
     """Form of the trajectory in the prompt. full: the whole attempt; compact: for small models, ALFWorld only; actor:
     continues the actor's own prompt, for one model that acts and adapts (SALA)."""
@@ -250,3 +266,8 @@ class ReflectorSection(Section):
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
     first, and its end is kept."""
+
+    @property
+    def collector(self) -> Endpoint:
+        """Endpoint of the model that writes the advice while collecting."""
+        return self.teacher or self.endpoint

@@ -208,8 +208,8 @@ class _Proposer:
 
     def __init__(self, play: RetryPlayer, experiment: Experiment, store: Store, name: str | None, tokens: int) -> None:
         reflector, self._store, self._runner = experiment.reflector, store, play.runner
-        self._model = play.parts.connections.model(reflector.endpoint, name)
         name = name or reflector.endpoint.model
+        self._model = play.parts.connections.model(reflector.endpoint.named(name))
         self._tokens, self._temperature, self._asked = tokens, reflector.temperature, 0
         self.settings = [name, play.parts.adapter_sha256.get(name), tokens, reflector.temperature]
         """What its documents depend on."""

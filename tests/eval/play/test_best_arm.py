@@ -71,4 +71,4 @@ def test_an_unserved_best_of_n_name_lists_both_commands() -> None:
     with pytest.raises(
         MissingInput, match=r"'sft\+best3' is served, .*train sft EXPER.* and `retroformer train reward "
     ):
-        served.model(Endpoint(), "sft+best3")
+        served.model(Endpoint(model="sft+best3"))

@@ -209,6 +209,11 @@ def test_a_damaged_store_of_this_run_or_of_an_arms_is_refused_before_anything_is
             "eval.arms.trial 0={kind: none}",
             "eval.arms: two arms would be stored as 'eval/trial 0'; give one of them another name.",
         ),
+        (
+            "eval.arms.nothing.kind=teacher",
+            "eval.arms.nothing.kind: the config has no teacher; name its base_url and model in reflector.teacher, or "
+            "leave the arm out.",
+        ),
     ],
 )
 def test_an_arm_that_cannot_be_played_is_refused_before_anything_is(

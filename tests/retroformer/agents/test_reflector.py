@@ -26,7 +26,7 @@ def render(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
 
 def reflect(server: Endpoint, section: EndpointSection, adapter_sha256: str | None = None) -> Reflection:
     async def once() -> Reflection:
-        model = LanguageModel(section, section.base_url or server.url, "ppo")
+        model = LanguageModel(section.named("ppo"), section.base_url or server.url)
         reflector = ModelReflector(model, render, 0.9, 64, adapter_sha256=adapter_sha256)
         try:
             return await reflector.reflect(attempt_at(), Memory(reflections=("Think.",)), seed=5)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 import retroformer as rf
 from retroformer.config.file import load
-from retroformer.errors import MissingInput
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Outcome, Step
+from retroformer.run.store import Store
 from tests.support.codes import enter, facts, opens
 from tests.support.endpoint import Endpoint, prompt_of
 from tests.support.runs import ROOT
@@ -126,6 +128,21 @@ def test_two_stories_of_one_task_are_kept_apart(coach: rf.Reflector, url: str) -
 
 
 @pytest.mark.slow
+def test_a_teacher_writes_in_place_of_the_reflector(server: Endpoint, url: str) -> None:
+    teacher = {"base_url": server.url, "model": "big", "extra_body": {"temperature": None}}
+    with rf.Reflector("http://127.0.0.1:1/v1", teacher=teacher, store=url, unadvised=0.0) as coach:
+        agent = coach.improve(trials=2, score=opens)(enter)
+        assert agent(code="4711", advice="") == "4711 opens it"
+    (asked,) = server.requests
+    assert asked["model"] == "big"
+    assert "temperature" not in asked
+    with closing(Store(url, "agent")) as store:
+        (stored,) = store.reflections("collect")
+        assert (stored.reflection.author.model, stored.reflection.author.endpoint) == ("big", server.url)
+    with pytest.raises(ConfigError, match=r"^teacher\.model: Field required: give the keys of `reflector\.teacher`"):
+        rf.Reflector(teacher={"base_url": server.url}, store=url)
+
+
 def test_many_threads_share_one_reflector(coach: rf.Reflector, url: str) -> None:
     @coach.improve(trials=2, score=opens)
     def agent(task: str, advice: str = "") -> str:

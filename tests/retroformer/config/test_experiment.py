@@ -55,6 +55,17 @@ def test_tokens_come_from_the_whole_distribution(tmp_path: Path) -> None:
     assert "leave top_k, top_p out of reflector.endpoint.extra_body" in fault
 
 
+def test_a_teacher_has_an_address_and_a_name_and_writes_no_tokens_of_the_reflector(tmp_path: Path) -> None:
+    faults = faults_of(tmp_path, SMALLEST, "reflector.teacher={api: chat}")
+    assert "  reflector.teacher.base_url: Field required." in faults
+    assert "  reflector.teacher.model: Field required." in faults
+    teacher = "reflector.teacher={base_url: http://127.0.0.1:1/v1, model: big, api_key_env: TEACHER_KEY}"
+    assert "leave reflector.teacher out" in faults_of(tmp_path, SMALLEST, teacher, "train.grpo.reward=stored")
+    experiment = load(config_file(tmp_path), [teacher])
+    assert "TEACHER_KEY" in experiment.key_variables
+    assert load(config_file(tmp_path), [teacher, "reflector.teacher="]).reflector.collector.model == "base"
+
+
 def test_an_empty_section_equals_a_missing_one(tmp_path: Path) -> None:
     whole = load(config_file(tmp_path))
     assert load(config_file(tmp_path, SMALLEST + "train:\neval:\n")) == whole

@@ -46,7 +46,7 @@ def test_an_actor_for_households_does_not_play_anything_else(tmp_path: Path, kin
 def test_an_endpoint_without_an_address_is_the_experiments_own_server() -> None:
     connections = Connections("http://127.0.0.1:7/v1", frozenset({"base"}))
     assert connections.model(EndpointSection()).base_url == "http://127.0.0.1:7/v1"
-    remote = connections.model(EndpointSection(base_url=NOWHERE, model="big"), "bigger")
+    remote = connections.model(EndpointSection(base_url=NOWHERE, model="big").named("bigger"))
     assert (remote.base_url, remote.model) == (NOWHERE, "bigger")
 
 
@@ -55,7 +55,7 @@ def test_the_error_for_an_unserved_adapter_names_its_training_command() -> None:
     assert connections.model(EndpointSection(model="sft@0123456789ab")).model == "sft@0123456789ab"
     for absent in ("ppo", "ppo@0123456789ab"):
         with pytest.raises(MissingInput, match=r"only base, sft, .*`retroformer train ppo EXPERIMENT\.yaml`"):
-            connections.model(EndpointSection(), absent)
+            connections.model(EndpointSection(model=absent))
 
 
 def test_no_server_is_started_if_every_endpoint_has_an_address(tmp_path: Path) -> None:

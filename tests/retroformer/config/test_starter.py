@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from collect.plan import describe_plan
 from collect.rate import rate_reflections
 from retroformer.__main__ import main
 from retroformer.config.starter import FILES
-from retroformer.errors import ConfigError
+from retroformer.errors import BudgetExhausted, ConfigError
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import open_config
 
@@ -42,12 +43,19 @@ def test_no_file_is_overwritten(name: str) -> None:
     assert Path(name).read_text() == "mine"
 
 
-def test_a_reflector_that_repeats_the_wish_satisfies_every_customer() -> None:
+def test_a_teacher_that_repeats_the_wish_satisfies_every_customer_at_its_price() -> None:
     def repeat(body: Body) -> str:
         (wish,) = re.findall(r"still angry: [^.]+\. (.+)", prompt_of(body))
         return str(wish)
 
     main(["init"])
     with Endpoint(repeat) as server:
-        config = open_config(Path("agent.yaml"), f"reflector.endpoint.base_url={server.url}", "collect.candidates=1")
-        assert "32 rated: 32 positive" in asyncio.run(rate_reflections(config))
+        teacher = f"reflector.teacher={{base_url: {server.url}, model: big, dollars_per_million: [1000, 1000]}}"
+        config = open_config(Path("agent.yaml"), teacher, "collect.candidates=1")
+        assert "teacher   at most 48,000 prompt" in describe_plan(config)
+        collected = asyncio.run(rate_reflections(config))
+        assert "32 rated: 32 positive" in collected
+        assert "224 prompt, 96 completion in 32 calls, 0.32 dollars" in collected
+        other = open_config(Path("agent.yaml"), teacher, "collect.candidates=1", "run=poor", "collect.dollars=0.05")
+        with pytest.raises(BudgetExhausted, match=r"The budget of 0\.05 dollars is spent"):
+            asyncio.run(rate_reflections(other))

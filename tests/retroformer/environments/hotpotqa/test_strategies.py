@@ -65,7 +65,7 @@ def write_strategy(folder: Path, url: str, strategy: str, last_attempt: bool) ->
 async def trials_of(made: Parts, is_advised: bool) -> list[Trajectory]:
     """Return the attempts at the only question; a reflection precedes the second if there is one."""
     (task,) = chosen_tasks(made.experiment, None)
-    agent = made.agent(made.reflector("student", 0.0))
+    agent = made.agent(made.reflector(made.experiment.reflector.endpoint.named("student"), 0.0))
     attempts = list[Trajectory]()
 
     async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
