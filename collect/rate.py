@@ -51,8 +51,7 @@ async def _play(config: Config, ledger: Ledger, tasks: tuple[Task, ...], counts:
     """Play in this process, or with the workers of a backend; return the ids of unfinished tasks."""
     experiment, backend = config.experiment, config.experiment.loop.backend
     if backend != LOCAL:
-        asks_reflector = experiment.reflector.teacher is None
-        require_addresses(experiment, f"loop.backend={backend}", asks_reflector=asks_reflector)
+        require_addresses(experiment, asks_reflector=experiment.reflector.teacher is None)
         arm = collect_arm(experiment.round)
         return (await play_elsewhere(backend, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
     async with _experience(config, ledger) as experience:
@@ -84,9 +83,8 @@ async def _experience(
     async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
         plan = experiment.collect.model_dump(include=set(RetryPlan.model_fields))
         ledger.store.declare(arm, conditions(experiment, components.provenance, writer=writer) | plan)
-        reflector = components.reflector(
-            writer, experiment.reflector.temperature, tokens=experiment.train.grpo.reward == "stored"
-        )
+        tokens = experiment.train.grpo.reward == "stored"
+        reflector = components.reflector(writer, experiment.reflector.temperature, tokens=tokens)
         yield components.experience(ledger, arm, reflector, experiment.collect)
 
 

@@ -54,7 +54,7 @@ async def write_advice(config: Config) -> str:
                     if event == "reflections":
                         counts.done()
 
-                experience = components.experience(ledger, WRITTEN, _teacher(experiment), on_event=count)
+                experience = components.experience(ledger, WRITTEN, _writer(experiment), on_event=count)
                 # Tasks are taken in waves, until `held`, which grows, has enough pieces.
                 for start in range(0, len(tasks), wave):
                     if len(held) < wanted:
@@ -81,7 +81,7 @@ def _with_scripted_actor(config: Config) -> Config:
     return replace(config, experiment=experiment.model_copy(update=scripted))
 
 
-def _teacher(experiment: Experiment) -> Reflector:
+def _writer(experiment: Experiment) -> Reflector:
     """Build the writer of the advice. Raises ConfigError if the environment has no such lesson."""
     lessons, lesson = extras(experiment.environment).lessons, experiment.collect.lesson
     if lesson not in lessons:

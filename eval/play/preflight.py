@@ -37,8 +37,7 @@ def preflight(experiment: Experiment) -> tuple[Task, ...]:
     _check_actors(experiment)
     if experiment.loop.backend != LOCAL:
         backend_of(experiment.loop.backend)
-        asks_reflector = bool(experiment.eval.reflector_models)
-        require_addresses(experiment, f"loop.backend={experiment.loop.backend}", asks_reflector=asks_reflector)
+        require_addresses(experiment, asks_reflector=bool(experiment.eval.reflector_models))
     tasks = held_out_tasks(experiment)
     # Domains of one environment may share tasks.
     for domain in experiment.each_domain:

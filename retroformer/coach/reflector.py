@@ -22,19 +22,18 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from pydantic import ValidationError
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, parse_score, read_result
 from retroformer.coach.agent_call import AgentCall, refuse_unfinished, refuse_unusable, task_parameter
-from retroformer.coach.connection import Connection, Settings
+from retroformer.coach.connection import Connection
 from retroformer.coach.recorder import Gains, OpenTask, gains_in
 from retroformer.coach.session import Score, Session, Watch
-from retroformer.config.experiment import STORE_FILE, Experiment
-from retroformer.config.sections.base import Endpoint, Teacher
-from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import Endpoint
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.files.bounded import first_fault
 from retroformer.method.records import Key
@@ -113,41 +112,45 @@ class Reflector(AbstractContextManager["Reflector"]):
     ) -> None:
         if not 0 <= unadvised <= 1:
             raise ConfigError(f"unadvised is {unadvised}: it must be a share of the tasks, from 0 to 1.")
-        for name, number in (("memory", memory), ("prompt_characters", prompt_characters)):
-            if number < 1:
-                raise ConfigError(f"{name} is {number}: it must be at least 1.")
-        served = _run_served_here(run, model) if base_url is None and teacher is None else None
-        if served is not None and model != "base":
-            model = REFLECTOR if served.serve.adapters or finished_advisers(served) else "base"
-        calls: dict[str, Any] = {"api_key_env": api_key_env, "timeout_seconds": timeout_seconds}
-        address = None if base_url is None else SecretUrl(base_url)
-        endpoint = (
-            Endpoint(base_url=address, model=model, **calls) if teacher is None else _teacher(calls | {**teacher})
-        )
-        settings = Settings(
-            endpoint=endpoint,
-            served=served,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            prompts=prompts,
-            store=sqlite_url(Path("runs") / run / STORE_FILE) if store is None else SecretUrl(store),
-            run=run,
-            prompt_characters=prompt_characters,
-            memory=memory,
-        )
-        self._open(settings, unadvised)
+        served_here = base_url is None and teacher is None
+        adapters = {REFLECTOR: model} if served_here and model not in ("base", REFLECTOR) else {}
+        calls = {"api_key_env": api_key_env, "timeout_seconds": timeout_seconds}
+        config = {
+            "run": run,
+            "store": store,
+            "environment": {"name": "agent"},
+            "actor": {"prompts": prompts},
+            "loop": {"memory": memory},
+            "reflector": {
+                "endpoint": {**calls, "base_url": base_url, "model": model},
+                "teacher": None if teacher is None else {**calls, **teacher},
+                "temperature": temperature,
+                "max_new_tokens": max_new_tokens,
+                "prompt_characters": prompt_characters,
+            },
+            "serve": {"adapters": adapters},
+        }
+        try:
+            experiment = Experiment.model_validate(config)
+        except ValidationError as error:
+            raise ConfigError(f"An argument of rf.Reflector cannot be used: {first_fault(error)}.") from None
+        writer = experiment.reflector.collector
+        if served_here and model != "base":
+            writer = writer.named(REFLECTOR if adapters or finished_advisers(experiment) else "base")
+        self._open(experiment, writer, unadvised)
 
     @classmethod
     def of(cls, experiment: Experiment, base_url: SecretUrl) -> Self:
         """Return the reflector of a config, at this address. Raises ConfigError, MissingInput, StoreError."""
         reflector = cls.__new__(cls)
-        reflector._open(Settings.of(experiment, base_url), unadvised=0.0)
+        writer = experiment.reflector.endpoint.model_copy(update={"base_url": base_url})
+        reflector._open(experiment, writer, unadvised=0.0)
         return reflector
 
-    def _open(self, settings: Settings, unadvised: float) -> None:
-        self._settings, self._unadvised = settings, unadvised
+    def _open(self, experiment: Experiment, writer: Endpoint, unadvised: float) -> None:
+        self._experiment, self._writer, self._unadvised = experiment, writer, unadvised
         self._lock = threading.Lock()
-        self._connection: Connection | None = Connection(settings)
+        self._connection: Connection | None = Connection(experiment, writer)
         self._inherited = list[Connection | None]()
         _forget_connection_in_children(self)
 
@@ -284,7 +287,7 @@ class Reflector(AbstractContextManager["Reflector"]):
                                 return returned
                             refuse_unfinished(returned)
                             work = session.add_attempt(returned, session.result_of(returned, read_steps()))
-                    storing = connection.background.start(session.finish(work, self._settings.endpoint.timeout_seconds))
+                    storing = connection.background.start(session.finish(work, self._writer.timeout_seconds))
                     await asyncio.wrap_future(storing) if asynchronous else storing.result()
                 return session.best
 
@@ -302,30 +305,12 @@ class Reflector(AbstractContextManager["Reflector"]):
         """Yield this process's connection for one call. Raises StoreError, ConfigError, MissingInput."""
         with self._lock:
             if self._connection is None:
-                self._connection = Connection(self._settings)
+                self._connection = Connection(self._experiment, self._writer)
             stack = ExitStack()
             stack.enter_context(self._connection.call())
             connection = self._connection
         with stack:
             yield connection
-
-
-def _run_served_here(run: str, model: str) -> Experiment:
-    """Return the config of an agent's run that serves this model. Raises ConfigError."""
-    adapters = {} if model in ("base", REFLECTOR) else {REFLECTOR: model}
-    config = {"run": run, "environment": {"name": "agent"}, "serve": {"adapters": adapters}}
-    try:
-        return Experiment.model_validate(config)
-    except ValidationError as error:
-        raise ConfigError(f"run is {run!r}: {error.errors()[0]['msg']}.") from None
-
-
-def _teacher(settings: dict[str, Any]) -> Teacher:
-    """Return the endpoint of a teacher. Raises ConfigError."""
-    try:
-        return Teacher.model_validate(settings)
-    except ValidationError as error:
-        raise ConfigError(f"teacher.{first_fault(error)}: give the keys of `reflector.teacher` of a config.") from None
 
 
 def _forget_connection_in_children(reflector: Reflector) -> None:

@@ -84,8 +84,9 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the conditions without data hashes and versions, as this machine may lack the data and the programs."""
     config = experiment.model_dump(mode="json", exclude={"reflector": {"teacher"}})
-    written_by = _endpoint(writer or experiment.reflector.endpoint, provenance)
-    reflector_config = config["reflector"] | {"endpoint": written_by}
+    reflector_config = config["reflector"] | {
+        "endpoint": _endpoint(writer or experiment.reflector.endpoint, provenance)
+    }
     if reads_pack(experiment):
         reflector_config["prompts_sha256"] = prompts_sha256(experiment)
     return {

@@ -290,9 +290,7 @@ class Experiment(Section):
         reflector = info.data.get("reflector")
         if train.grpo.reward == "stored" and reflector is not None:
             if reflector.teacher is not None:
-                raise ValueError(
-                    "grpo.reward=stored weighs the tokens of the reflector's own advice: leave reflector.teacher out"
-                )
+                raise ValueError("grpo.reward=stored weighs the reflector's own tokens: leave reflector.teacher out")
             changed = {"temperature", "logit_bias", *WHOLE_DISTRIBUTION} & reflector.endpoint.extra_body.keys()
             if changed:
                 raise ValueError(

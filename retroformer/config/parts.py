@@ -163,12 +163,12 @@ def _endpoints(experiment: Experiment, *, asks_reflector: bool) -> list[Endpoint
     return endpoints
 
 
-def require_addresses(experiment: Experiment, setting: str, *, asks_reflector: bool = True) -> None:
-    """Refuse endpoints without an address where `setting` has several processes play. Raises ConfigError."""
+def require_addresses(experiment: Experiment, *, asks_reflector: bool) -> None:
+    """Refuse endpoints without an address, which no worker of `loop.backend` reaches. Raises ConfigError."""
     if any(endpoint.base_url is None for endpoint in _endpoints(experiment, asks_reflector=asks_reflector)):
         raise ConfigError(
-            f"With {setting} every model needs an address that all workers reach: start `retroformer serve` or another "
-            "server, and set base_url of actor.endpoint and reflector.endpoint."
+            f"With loop.backend={experiment.loop.backend} every model needs an address that all workers reach: start "
+            "`retroformer serve` or another server, and set base_url of actor.endpoint and reflector.endpoint."
         )
 
 

@@ -85,7 +85,7 @@ def test_a_teacher_writes_until_a_trained_reflector_is_better_and_never_for_it(c
     base = Path(content["train"]["base_model"], "config.json")
     # An agent's prompt is longer than that of a game.
     base.write_text(json.dumps(json.loads(base.read_text()) | {"max_position_embeddings": 2048}))
-    content["train"] |= {"sft": {"learning_rate": 1e-2, "epochs": 40}}
+    content["train"] |= {"batch_size": 1, "sft": {"learning_rate": 1e-2, "epochs": 20}}
     content["rounds"]["split"] = "development"
     arms = {"alone": {"kind": "none"}, "teacher": {"kind": "teacher"}, "trained": {"kind": "model", "model": "sft"}}
     content["eval"] = {"split": "held_out", "arms": arms}

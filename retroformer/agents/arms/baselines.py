@@ -162,12 +162,8 @@ class PlaceboArm(Arm):
 
     def build(self, parts: ArmParts) -> Reflector:
         """Return the reflector with what its source has written so far."""
-        pieces = [piece for source in self._sources(parts) for piece in parts.store.reflections(source)]
+        pieces = [piece for source in parts.stored_names[self.of] for piece in parts.store.reflections(source)]
         return PlaceboReflector(self.of, pieces, self._suits(parts))
-
-    def _sources(self, parts: ArmParts) -> list[str]:
-        """Return the names in the store of the arm whose advice is given."""
-        return list(parts.stored_names[self.of])
 
     def _suits(self, parts: ArmParts) -> "Callable[[Trajectory, StoredReflection], bool]":
         """Return the rule by which a piece of advice may be given about a failure."""
@@ -187,7 +183,7 @@ class PlaceboArm(Arm):
         # More tasks, or one more training seed, would change the advice that is dealt out.
         ids = [task.id for task in parts.tasks]
         dealt = {"count": len(ids), "sha256": sha256_of({"tasks": ids})}
-        return {"advice_of_tasks": dealt, "sources": self._sources(parts)}
+        return {"advice_of_tasks": dealt, "sources": list(parts.stored_names[self.of])}
 
     def describe(self) -> Words:
         limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from retroformer.endpoint.secrets.url import SecretUrl
 
@@ -205,15 +205,6 @@ class Endpoint(Address):
         return (prompt_tokens * price_in + completion_tokens * price_out) / 1e6
 
 
-class Teacher(Endpoint):
-    """Endpoint of a strong model, which is always elsewhere."""
-
-    base_url: SecretUrl
-    """OpenAI-compatible `/v1` address of the teacher."""
-    model: Annotated[str, Field(min_length=1)]
-    """Name of the model there."""
-
-
 class ActorSection(Section):
     kind: str = "rule"
     """Kind of actor. react: few-shot ReAct; tools: native tool calling of a chat endpoint; chooser: one of the actions
@@ -247,9 +238,9 @@ class EvaluatorSection(Section):
 class ReflectorSection(Section):
     endpoint: Endpoint = Endpoint()
     """Endpoint of the reflector's model."""
-    teacher: Teacher | None = None
-    """Endpoint of a stronger model that writes the advice while collecting, for the reflector to imitate; with
-    `base_url` and `model`. It never answers for the reflector: `eval` asks it in arms of kind teacher alone."""
+    teacher: Endpoint | None = None
+    """Endpoint of a stronger model that writes the advice while collecting, for the reflector to imitate; it
+    has `base_url` and `model`. It never answers for the reflector: `eval` asks it in arms of kind teacher alone."""
     view: str = "full"
     """Form of the trajectory in the prompt. full: the whole attempt; compact: for small models, ALFWorld only; actor:
     continues the actor's own prompt, for one model that acts and adapts (SALA)."""
@@ -266,6 +257,13 @@ class ReflectorSection(Section):
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
     first, and its end is kept."""
+
+    @field_validator("teacher")
+    @classmethod
+    def _is_elsewhere(cls, teacher: Endpoint | None) -> Endpoint | None:
+        if teacher is not None and (teacher.base_url is None or "model" not in teacher.model_fields_set):
+            raise ValueError("a teacher is a model elsewhere: give its base_url and its model")
+        return teacher
 
     @property
     def collector(self) -> Endpoint:

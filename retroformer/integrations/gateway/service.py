@@ -11,7 +11,7 @@ import uvloop
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from retroformer.coach.connection import Connection, Settings
+from retroformer.coach.connection import Connection
 from retroformer.config.file import Config
 from retroformer.endpoint.own_server import run_own_server
 from retroformer.endpoint.request_guard import CONNECTIONS, HEAD_SECONDS, UNAVAILABLE, listen
@@ -54,7 +54,8 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
             reflector = SecretUrl(
                 await stack.enter_async_context(run_own_server(config.path, config.overrides, experiment))
             )
-        connection = Connection(Settings.of(experiment, reflector))
+        writer = experiment.reflector.endpoint.model_copy(update={"base_url": reflector})
+        connection = Connection(experiment, writer)
         stack.push_async_callback(asyncio.to_thread, connection.close)
         drafts = Drafts(experiment.store_url, experiment.name)
         stack.callback(drafts.close)

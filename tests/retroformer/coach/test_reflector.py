@@ -139,8 +139,11 @@ def test_a_teacher_writes_in_place_of_the_reflector(server: Endpoint, url: str) 
     with closing(Store(url, "agent")) as store:
         (stored,) = store.reflections("collect")
         assert (stored.reflection.author.model, stored.reflection.author.endpoint) == ("big", server.url)
-    with pytest.raises(ConfigError, match=r"^teacher\.model: Field required: give the keys of `reflector\.teacher`"):
-        rf.Reflector(teacher={"base_url": server.url}, store=url)
+    for wrong in ({"teacher": {"base_url": server.url}}, {"memory": 0}, {"run": "../mine"}):
+        with pytest.raises(
+            ConfigError, match=rf"^An argument of rf\.Reflector cannot be used: .*\b{next(iter(wrong))}: "
+        ):
+            rf.Reflector(server.url, store=url, **wrong)  # type: ignore[arg-type]
 
 
 def test_many_threads_share_one_reflector(coach: rf.Reflector, url: str) -> None:
