@@ -37,6 +37,7 @@ from retroformer.method.records import (
     Outcome,
     Record,
     Reflection,
+    Reward,
     Step,
     ToolCall,
     Usage,
@@ -94,7 +95,7 @@ class CaseAttempt(Record):
     steps are stored as they are, with their rewards.
     """
 
-    score: Annotated[float, Field(allow_inf_nan=False)]
+    score: Reward
     """From 0 to 1; in a case with an origin, any return of its environment."""
     steps: Annotated[tuple[Step, ...] | None, OMIT_NONE] = None
     messages: Annotated[tuple[ChatMessage, ...] | None, OMIT_NONE] = None

@@ -12,9 +12,9 @@ import os
 import re
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,24 +85,17 @@ async def fetch(
     """
     try:
         # The client's own timeout would restart at every byte.
-        async with asyncio.timeout(seconds), http_client(url, headers, timeout=None) as client:
-            return await exchange(client, method, url, largest, **options)
+        async with asyncio.timeout(seconds), http_client(url, headers, timeout=None, largest=largest) as client:
+            return await exchange(client, method, url, **options)
     except TimeoutError:
         raise NoAnswer(f"gave no answer within {seconds:.3g} s") from None
 
 
-async def exchange(
-    client: httpx.AsyncClient, method: str, url: str, largest: int = LARGEST_ANSWER_BYTES, **options: Any
-) -> Answer:
+async def exchange(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> Answer:
     """Send a request and return the whole response, however long it takes. Raises NoAnswer."""
     try:
-        async with client.stream(method, url, **options) as response:
-            decompressor = Decompressor(response.headers.get("content-encoding", ""), largest)
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += decompressor.decompress(chunk)
-            decompressor.end()
-            return Answer(response.status_code, response.headers, bytes(body))
+        response = await client.request(method, url, **options)
+        return Answer(response.status_code, response.headers, response.content)
     except UnreadableBody as error:
         raise NoAnswer(f"answered {error}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -139,10 +132,17 @@ def fetch_now(method: str, url: str, seconds: float, **options: Any) -> Answer:
         raise NoAnswer(f"gave no answer within {seconds:.3g} s") from None
 
 
-def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: float | None) -> httpx.AsyncClient:
+def http_client(
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout: float | None,
+    largest: int = LARGEST_ANSWER_BYTES,
+) -> httpx.AsyncClient:
     """Return a client for this address, with any number of connections. Raises ConfigError.
 
-    Redirects are followed, but a body goes to no other host (NoAnswer).
+    Redirects are followed, but a body goes to no other host (NoAnswer). No response is larger than `largest` bytes
+    (UnreadableBody), decompressed, whoever reads it.
     """
     way = route(url)
     return httpx.AsyncClient(
@@ -155,7 +155,7 @@ def http_client(url: str, headers: Mapping[str, str] | None = None, *, timeout: 
         verify=way.trusted,
         trust_env=False,
         follow_redirects=True,
-        event_hooks={"response": [_check_redirect]},
+        event_hooks={"response": [_check_redirect, partial(_limit, largest)]},
     )
 
 
@@ -167,6 +167,28 @@ async def _check_redirect(response: httpx.Response) -> None:
             raise NoAnswer(
                 f"redirects to {there.scheme}://{there.netloc.decode()}, which gets no prompt: set the address to it"
             )
+
+
+async def _limit(largest: int, response: httpx.Response) -> None:
+    """Limit the body of a response. Raises UnreadableBody."""
+    response.stream = _Body(response, largest)
+
+
+class _Body(httpx.AsyncByteStream):
+    """Body of a response, decompressed up to a limit. It raises UnreadableBody."""
+
+    def __init__(self, response: httpx.Response, largest: int) -> None:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        self._stream = response.stream
+        self._decompressor = Decompressor(response.headers.pop("content-encoding", ""), largest)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            yield self._decompressor.decompress(chunk)
+        self._decompressor.end()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class Route(NamedTuple):

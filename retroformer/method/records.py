@@ -18,7 +18,7 @@ OMIT_EMPTY = Field(exclude_if=lambda value: not value)
 """Mark of a field that JSON shows only if it is not empty, zero or false."""
 _MOST_TOKENS = 10**10
 """Largest number of tokens of a fact: more than anyone pays for, and sums of it fit into a database column."""
-_MOST_DOLLARS = 1e12
+_MOST_DOLLARS = _MOST_REWARD = 1e12  # No sum of facts is infinite.
 LAST_TRIAL = 9999
 """Largest number of a trial: readers go through all trials up to the last one."""
 LONGEST_NAME = 500
@@ -42,6 +42,7 @@ Name = Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAM
 KeyNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """Number of a candidate or repeat that a database column holds."""
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
+Reward = Annotated[float, Field(ge=-_MOST_REWARD, le=_MOST_REWARD, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -73,7 +74,7 @@ class Step(Record):
     thought: str = ""
     action: str
     observation: str
-    reward: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    reward: Reward = 0.0
 
 
 class Usage(Record):
@@ -164,7 +165,7 @@ class Transition(Record):
     """Answer of an environment to an action. `terminated` is not `truncated`; `success` is final."""
 
     observation: str
-    reward: float = 0.0
+    reward: Reward = 0.0
     terminated: bool = False
     truncated: bool = False
     success: bool = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -12,11 +13,14 @@ import pytest
 import yaml
 
 from eval.report.report import compare_arms
-from eval.rounds import improve_in_rounds
+from eval.rounds import _shares, improve_in_rounds
 from retroformer.config.file import load, load_config
-from retroformer.errors import ConfigError, ServiceError
+from retroformer.errors import ConfigError, ServiceError, StoreError
+from retroformer.method.records import Key
 from retroformer.run.store import open_store
+from tests.support.characters import CAPITAL, attempt_at
 from tests.support.endpoint import Endpoint
+from tests.support.facts import add_trajectory
 from tests.support.processes import descendants
 from tests.support.runs import ROOT
 from tests.support.waiting import becomes_true
@@ -132,6 +136,16 @@ def test_sigterm_ends_the_commands_of_the_rounds_too(config: Path) -> None:
     assert process.returncode == 1
     assert "Stopped by SIGTERM: run the same command again to go on." in said
     assert becomes_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+
+
+def test_a_changed_fact_of_the_development_tasks_chooses_no_reflector(config: Path) -> None:
+    development = load(config, ["run=rounds.development"])
+    with closing(open_store(development)) as store:
+        add_trajectory(store, Key(arm="eval base", task_id=CAPITAL.id), attempt_at())
+    with closing(sqlite3.connect(development.folder / "experience.db")) as connection, connection:
+        connection.execute("UPDATE trajectories SET episode_return = 1.0")
+    with pytest.raises(StoreError, match=r"is damaged \(the row of arm 'eval base'"):
+        _shares(load(config), config, [], ["base", "sft"])
 
 
 def test_rounds_without_development_tasks_are_refused(config: Path) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
@@ -17,6 +17,7 @@ from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.bounded import MOST_LEVELS, json_fault
 from retroformer.files.text import has_surrogate, sha256_of
 from retroformer.integrations.openenv.section import OpenEnv
+from retroformer.method.records import Reward
 
 _LARGEST_BYTES = 16 << 20
 _INVALID_DATA = "VALIDATION_ERROR"
@@ -195,7 +196,7 @@ class ServerAnswer(BaseModel):
     """Answer of the server to a reset or a step."""
 
     observation: dict[str, Any]
-    reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    reward: Reward | None = None
     done: bool = False
 
 

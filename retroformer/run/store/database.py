@@ -102,8 +102,8 @@ class Database:
         """
         if _inodes(self._file) != self._inodes:
             raise StoreError(
-                f"The file of the store {self.url}, or its -wal file, was removed or replaced while it was in use: put "
-                "it back and run again."
+                f"The file of the store {self.url}, or its -wal or -shm file, was removed or replaced while it was in "
+                "use: put it back and run again."
             )
         engine = self._engine.execution_options(writes=True)
         return self._patiently(lambda: self._in_transaction(engine, work))
@@ -241,11 +241,11 @@ def _is_temporary(error: exc.DBAPIError) -> bool:
 
 
 def _inodes(file: Path | None) -> list[int | None]:
-    """Return the inodes of a SQLite file and of its write-ahead log, which holds the latest facts."""
+    """Return the inodes of a SQLite file, of its write-ahead log, which holds the latest facts, and of its locks."""
     inodes = list[int | None]()
-    for path in (file, file.with_name(f"{file.name}-wal")) if file is not None else ():
+    for suffix in ("", "-wal", "-shm") if file is not None else ():
         with suppress(FileNotFoundError):
-            inodes.append(path.stat().st_ino)
+            inodes.append(Path(f"{file}{suffix}").stat().st_ino)
     return inodes
 
 

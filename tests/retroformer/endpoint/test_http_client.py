@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 import retroformer as rf
+from retroformer.endpoint.compression import UnreadableBody
 from retroformer.endpoint.http_client import NoAnswer, certificates, exchange, fetch_now, http_client, proxy_for
 from retroformer.errors import ConfigError
 from tests.support.codes import enter, opens
@@ -53,6 +54,11 @@ SIDE: dict[str, Answer] = {
     "half of the second member": packed("gzip", gzip.compress(b"{}") + gzip.compress(b"{}" * 99)[:-9]),
     "something behind a gzip": packed("gzip", gzip.compress(b"{}") + b"<html>"),
     "empty members": packed("gzip", gzip.compress(b"") * 200_000),
+    "a bomb on the way": lambda request, write: write(
+        http("200 OK", b"{}")
+        if request.path == "/elsewhere"
+        else http("302 Found", gzip.compress(bytes(50_000_000)), "content-encoding: gzip", "location: /elsewhere")
+    ),
     "no end": lambda _, write: write(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(64_000_000)),
 }
 """What a server may do with a question on the side."""
@@ -67,6 +73,16 @@ def test_no_server_holds_a_caller_or_fills_its_memory(side: str) -> None:
         ):
             fetch_now("GET", server.url, 2.0)
         assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize("side", ["a bomb of gzip", "a bomb on the way", "no end"])
+def test_a_library_that_is_given_the_client_reads_no_more_either(side: str) -> None:
+    async def read(url: str) -> None:
+        async with http_client(url, timeout=20.0) as client:
+            await client.get(url)
+
+    with RawServer(SIDE[side]) as server, pytest.raises(UnreadableBody, match="more than 16,000,000"):
+        asyncio.run(read(server.url))
 
 
 def test_all_members_of_a_gzip_are_read() -> None:

@@ -10,6 +10,7 @@ from retroformer.method.records import (
     Message,
     Outcome,
     PreferencePair,
+    Step,
     Task,
     Trajectory,
     Transition,
@@ -30,6 +31,14 @@ def test_a_fact_cannot_be_changed() -> None:
 def test_a_fact_has_no_unknown_fields() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         Task.model_validate({"id": "a", "environment": "riddles", "split": "train", "colour": "red"})
+
+
+@pytest.mark.parametrize("reward", [1e308, -1e13, float("nan"), float("inf")])
+def test_a_reward_whose_sum_no_number_holds_is_refused(reward: float) -> None:
+    with pytest.raises(ValidationError, match="reward"):
+        Step(action="", observation="", reward=reward)
+    with pytest.raises(ValidationError, match="reward"):
+        Transition(observation="", reward=reward)
 
 
 def test_the_return_is_the_exact_sum_of_rewards() -> None:

@@ -309,7 +309,7 @@ def test_a_transaction_that_is_repeated_binds_its_arm_and_stores_its_facts_once(
     assert store.arms() == ["collect"]
 
 
-@pytest.mark.parametrize("lost", ["experience.db", "experience.db-wal"])
+@pytest.mark.parametrize("lost", ["experience.db", "experience.db-wal", "experience.db-shm"])
 def test_a_file_that_is_removed_while_it_is_in_use_is_noticed_before_the_next_write(tmp_path: Path, lost: str) -> None:
     path = tmp_path / "experience.db"
     store = Store(f"sqlite:///{path}", "riddles")
