@@ -11,11 +11,13 @@ a list is the messages.
 import json
 import math
 import re
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from difflib import get_close_matches
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -32,10 +34,13 @@ _ROUNDING = 1e-9
 _TEXT_FIELDS = ("input", "prompt", "question", "task")
 """Fields of a task that hold its text, the first that is there."""
 _ANSWER_FIELD = re.compile(
-    "((correct|expected|gold|golden|reference)?answers?|correct|expected(outputs?)?|gold|golden|groundtruth|labels?|"
-    "reference|rubric|solutions?|targets?|tests|testcases)"
+    # The last word of the name, the first word, or the whole name.
+    "(.* )?((correct|expected|gold|golden|reference)?answers?|labels?|references?|rubrics?|solutions?|targets?|tests?)"
+    "|(canonical|correct|expected|expectedoutputs?|gold|golden|ideal|oracle)( .*)?"
+    "|answer ?key|fail ?to ?pass|(ground ?)?truths?|pass ?to ?pass|reward ?model|test ?(cases?|list|patch)"
 )
-"""Fields, in lower case and letters only, by which a score knows what is right: no reflector sees them."""
+"""Fields, as words in lower case, by which a score knows what is right: no reflector sees them."""
+_WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 Score = Callable[[Any, str], Any]
 """Function from a task and the agent's answer to a score from 0 to 1."""
@@ -126,13 +131,20 @@ def text_of(task: Any) -> str:
 
 
 def fields_of(task: Any) -> Mapping[Any, Any] | None:
-    """Return the fields of a task that has some: a mapping, dataclass, named tuple or pydantic model."""
+    """Return the fields of a task that has some: a mapping, or a record of any kind."""
     if isinstance(task, Mapping):
         return task
     if is_dataclass(task) and not isinstance(task, type):
         return {field.name: getattr(task, field.name) for field in dataclass_fields(task)}
     method: Callable[[], Mapping[Any, Any]] | None = getattr(task, "model_dump", None) or getattr(task, "_asdict", None)
-    return method() if callable(method) and not isinstance(task, type) else None
+    if callable(method) and not isinstance(task, type):
+        return method()
+    # Records of attrs and msgspec.
+    names = [field.name for field in getattr(type(task), "__attrs_attrs__", ())]
+    names += getattr(type(task), "__struct_fields__", ())
+    if names:
+        return {name: getattr(task, name) for name in names}
+    return vars(task) if isinstance(task, SimpleNamespace | Namespace) else None
 
 
 def _shown(value: Any) -> Any:
@@ -141,11 +153,11 @@ def _shown(value: Any) -> Any:
         return [_shown(item) for item in value]
     if (fields := fields_of(value)) is None:
         return value
-    return {name: _shown(item) for name, item in fields.items() if not _ANSWER_FIELD.fullmatch(_plain(name))}
+    return {name: _shown(item) for name, item in fields.items() if not _ANSWER_FIELD.fullmatch(_words(name))}
 
 
-def _plain(name: Any) -> str:
-    return re.sub(r"[^a-z]", "", str(name).lower())
+def _words(name: Any) -> str:
+    return " ".join(_WORD.findall(str(name))).lower()
 
 
 def _known_usage(usage: Any) -> Any:

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from langchain_core.messages import AIMessage
 
@@ -351,6 +353,20 @@ class Sum:
     gold: str
 
 
+@attrs.define
+class AttrsSum:
+    numbers: list[int]
+    final_answer: str
+
+
+GOLD = (
+    *("goldAnswer", "finalAnswer", "reference_answers", "references", "canonical_solution", "test", "test_list"),
+    *("unit_tests", "FAIL_TO_PASS", "PASS_TO_PASS", "test_patch", "gold_sql", "ideal", "answerKey", "reward_model"),
+    *("expectedoutput", "GROUND-TRUTH", "ground_truths", "Correct Choice", "oracle", "trueLabel", "best_answer"),
+)
+"""Names that benchmarks give to what is right."""
+
+
 @pytest.mark.parametrize(
     ("task", "shown"),
     [
@@ -359,6 +375,9 @@ class Sum:
         ({"question": {"text": "What is 2 + 3?", "ground_truth": "SECRET"}}, "What is 2 + 3?"),
         (Sum("What is 2 + 3?", "SECRET"), "What is 2 + 3?"),
         ({"numbers": {(2, 3): 4}, "solution": "SECRET"}, "{'numbers': {(2, 3): 4}}"),
+        (SimpleNamespace(numbers=[2, 3], answer="SECRET"), '{"numbers": [2, 3]}'),
+        (AttrsSum([2, 3], "SECRET"), '{"numbers": [2, 3]}'),
+        (dict.fromkeys(GOLD, "SECRET") | {"numbers": [2, 3], "requests": 1}, '{"numbers": [2, 3], "requests": 1}'),
     ],
     ids=str,
 )
