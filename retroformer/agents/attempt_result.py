@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from retroformer.agents.messages import clean_messages, final_text, steps_of
+from retroformer.agents.messages import clean_messages, steps_of
 from retroformer.endpoint.answers import strip_thinking
 from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
@@ -83,7 +83,7 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         raise ValueError(f"there is no answer to rate: return a text, steps, messages or an output{_hint(value)}")
     messages = None if form.messages is None else clean_messages(form.messages)
     steps = tuple(map(_clean_step, form.steps if form.steps is not None else steps_of(messages or ())))
-    output = final_text(steps) if form.output is None else strip_thinking(form.output)
+    output = strip_thinking(form.output) if form.output is not None else steps[-1].action if steps else ""
     if form.output is not None and not steps:
         steps = (Step(action=output, observation=""),)
     rated = form.score

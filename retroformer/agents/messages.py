@@ -188,8 +188,3 @@ def _calls(fields: Mapping[str, Any], read: MessageParts, where: str) -> list[di
         if not call.name:
             raise ValueError(f"{where}.tool_calls[{number}] has no name")
     return [{"id": call.id, "function": {"name": call.name, "arguments": call.text}} for call in calls]
-
-
-def final_text(steps: Sequence[Step]) -> str:
-    """Return the agent's last text, which is its answer; empty if there are no steps."""
-    return steps[-1].action if steps else ""

@@ -13,8 +13,8 @@ from itertools import takewhile
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field
 
-from retroformer.agents.attempt_result import AttemptResult
-from retroformer.agents.messages import final_text, steps_of
+from retroformer.agents.attempt_result import AttemptResult, read_result
+from retroformer.agents.messages import steps_of
 from retroformer.coach.recorder import OpenTask
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.files.text import storable
@@ -81,7 +81,7 @@ class Draft(BaseModel):
     def result(self, score: float) -> AttemptResult:
         """Return the attempt with its score: the steps of all its conversations, in the order in which they began."""
         steps = tuple(step for conversation in self.conversations for step in steps_of(conversation))
-        return AttemptResult(steps=steps, output=final_text(steps), score=score, usage=self.usage)
+        return read_result({"steps": steps, "score": score, "usage": self.usage}, None)
 
     def end(self) -> None:
         """Begin the next attempt."""
