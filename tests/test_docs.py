@@ -21,7 +21,7 @@ from tests.support.commands import CONSOLE, STAGES
 from tests.support.keys import ENVIRONMENTS, keys
 from tests.support.runs import ROOT
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
 COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |printf )(.+)$", re.MULTILINE)
@@ -156,7 +156,9 @@ def test_the_new_loss_of_contributing_gives_the_number_worked_by_hand() -> None:
     assert loss(torch.tensor([3.0, 2.0]), 0.25).tolist() == [1.0, 0.0]
 
 
-def test_contributing_names_files_that_exist() -> None:
-    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", (ROOT / "CONTRIBUTING.md").read_text())
-    assert "train/losses.py" in named
+def test_agents_and_contributing_name_files_that_exist_and_agents_is_one_page() -> None:
+    agents, contributing = ((ROOT / name).read_text() for name in ("AGENTS.md", "CONTRIBUTING.md"))
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", agents + contributing)
+    assert {"train/losses.py", "retroformer/coach/", "retroformer/errors.py"} < set(named)
     assert [path for path in named if not (ROOT / path).exists()] == []
+    assert len(agents.splitlines()) < 60
