@@ -36,7 +36,7 @@ def test_the_packaged_reflector_helps_the_packaged_actor(
     # The last game that is shown before the others are played was lost, and then solved with the stored advice.
     picture = shown.partition("The same with 16 games")[0]
     advice = re.findall(r"Advice of the reflector: (.*)", picture)[-1]
-    assert any(" ".join(reflection.text.split()).startswith(advice.strip()) for reflection in advised.reflections)
+    assert any(" ".join(stored.reflection.text.split()).startswith(advice.strip()) for stored in advised.reflections)
     assert "Solved at once: heat some cup and put it in shelf.\n" in picture
     first, retry = re.findall(r"(Lost after \d+ actions\.|Solved in \d+ actions\.)", picture)[-2:]
     assert {first.split()[0], retry.split()[0]} == {"Lost", "Solved"}
