@@ -15,6 +15,7 @@ from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
 from retroformer.endpoint.request_guard import is_loopback, listen
 from retroformer.environments.tasksets import require_extra
 from retroformer.errors import ConfigError, ServiceError
+from retroformer.models.embedded import require_base_model
 from retroformer.run.adapters import REFLECTOR
 from retroformer.run.promotions import History
 
@@ -110,6 +111,7 @@ def run(
 
 def worker_settings(experiment: Experiment, *, follow: bool) -> WorkerSettings:
     require_extra("serve", "torch", "uvicorn")
+    require_base_model(experiment.train.base_model)
     config, names = experiment.serve, served_names(experiment)
     promotions = experiment.folder if REFLECTOR not in config.adapters else None
     if promotions is not None and (current := (history := History(promotions)).current()) is not None:

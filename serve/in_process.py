@@ -58,7 +58,7 @@ def server_of(experiment: Experiment) -> InProcessServer:
     """Return the server of a run in this process, which all reflectors of the run share.
 
     Raises:
-        MissingInput: an adapter does not exist, or the extra `serve` is not installed.
+        MissingInput: an adapter or the embedded model does not exist, or the extra `serve` is not installed.
         ConfigError: an adapter cannot be served with this config.
     """
     settings = worker_settings(experiment, follow=True)

