@@ -12,17 +12,13 @@ from itertools import chain
 
 from retroformer.environments.alfworld.advice_reader import PlaceAdvice, clauses_of, find_places, once, read_advice
 from retroformer.environments.alfworld.attempt_reader import AttemptView, view_of
-from retroformer.environments.alfworld.compact import command, number_of, type_of
+from retroformer.environments.alfworld.compact import command, number_of
 from retroformer.environments.extras import ReportedArm, SeedFacts, TaskFacts
-from retroformer.files.document import Chapter, Column, Row, Table, arm_cell, chapter, number, share, table
+from retroformer.files.document import Chapter, Row, Table, arm_cell, chapter, number, share, table
 from retroformer.method.records import Outcome, Trajectory
 
 FIRST_MOVES = 2
 """Number of walks within which an actor that follows advice has reached a place of it."""
-_MAX_OBJECTS = 6
-"""Number of goal objects shown, those with the most failures first."""
-_MAX_PLACE_TYPES = 3
-"""Number of types of place shown for each object."""
 _PLACE_TYPES = """
     armchair bathtubbasin bed cabinet cart coffeemachine coffeetable countertop desk diningtable drawer dresser
     fridge garbagecan handtowelholder laundryhamper microwave ottoman safe shelf sidetable sinkbasin sofa
@@ -230,91 +226,20 @@ def advice_tables(arms: Mapping[str, AdviceCounter]) -> list[Table]:
     ]
 
 
-class PlaceCounter:
-    """Counter, for each goal object, of where each arm guesses it to be and where successful attempts took it.
-
-    A guess is a place that the failed attempt had not looked into. A type of place counts once per reflection as a
-    guess and once per task as a find, so many drawers do not outweigh one desk, nor many attempts one room.
-    """
-
-    def __init__(self) -> None:
-        self.failures: Counter[str] = Counter()
-        """Failed attempts by goal object, each counted once for all arms."""
-        self.guesses: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-        """Object -> arm -> type of place -> reflections that send the actor to an unsearched place of the type."""
-        self.finds: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Object -> type of place -> rooms where a successful attempt picked the object up there."""
-
-    def add(self, cases: Mapping[str, Sequence[ReflectionCase]], attempts: Sequence[Trajectory]) -> None:
-        """Count what the arms wrote about one task, and the attempts at it."""
-        failures = defaultdict[str, set[Trajectory]](set)
-        for arm, written in cases.items():
-            for case in written:
-                failures[case.view.goal.thing].add(case.failure)
-                self.guesses[case.view.goal.thing][arm].update(set(map(type_of, case.unsearched)))
-        for thing, failed in failures.items():
-            self.failures[thing] += len(failed)
-        successes = [attempt for attempt in attempts if attempt.outcome is Outcome.SUCCESS]
-        for thing, kind in {find for attempt in successes for find in _finds(attempt)}:
-            self.finds[thing][kind] += 1
-
-    def table(self, arms: Sequence[str]) -> Table | None:
-        """Return the objects with the most failures, equal ones by name; arms without a guess are omitted."""
-        things = sorted(filter(None, self.failures), key=lambda thing: (-self.failures[thing], thing))
-        shown = [arm for arm in arms if any(self.guesses[thing][arm] for thing in things)]
-        rows: list[Row] = [
-            {
-                "object": thing,
-                "failures": self.failures[thing],
-                "found in (tasks)": _most_common(self.finds[thing]),
-                **{Column(title=arm): _most_common(self.guesses[thing][arm]) for arm in shown},
-            }
-            for thing in things[:_MAX_OBJECTS]
-        ]
-        return table(rows, "Places of the objects with the most failures.") if rows else None
-
-
-def _finds(attempt: Trajectory) -> Iterator[tuple[str, str]]:
-    """Yield (thing, type of place) for each goal thing that an attempt took from its initial place."""
-    view = view_of(attempt)
-    for step in attempt.steps:
-        thing = step.action.removeprefix("take ").partition(" from ")[0]
-        if step.action.startswith("take ") and type_of(thing) == view.goal.thing and thing in view.room.first_seen:
-            yield view.goal.thing, type_of(view.room.first_seen[thing])
-
-
-def _most_common(kinds: Counter[str]) -> str:
-    """Return `desk 4, shelf 2, bed 1`; equal counts by name."""
-    ranked = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
-    return ", ".join(f"{name} {count}" for name, count in ranked[:_MAX_PLACE_TYPES]) or "-"
-
-
 class AdviceChapter:
     """Chapter that compares the advice in ALFWorld with what the failures had shown."""
 
     def __init__(self, arms: Sequence[ReportedArm]) -> None:
         self._arms = arms
         self._advice = {arm.name: AdviceCounter() for arm in arms}
-        self._places = PlaceCounter()
 
     def add(self, facts: TaskFacts) -> None:
         """Count what the arms wrote about one task."""
-        cases = dict[str, list[ReflectionCase]]()
         for arm in self._arms:
-            seeds = [facts.seeds[name] for name in arm.stored_names]
-            cases[arm.name] = [case for seed in seeds for case in reflection_cases(seed)]
-            for case in cases[arm.name]:
+            for case in chain.from_iterable(reflection_cases(facts.seeds[name]) for name in arm.stored_names):
                 self._advice[arm.name].add(case)
-        attempts = {id(attempt): attempt for seed in facts.seeds.values() for attempt in seed.attempts.values()}
-        self._places.add(cases, tuple(attempts.values()))
 
     def chapters(self) -> Iterator[Chapter]:
-        """Yield a chapter on the advice, and one on where it sends the actor."""
+        """Yield the chapter, if an arm wrote advice."""
         if tables := advice_tables(self._advice):
             yield chapter("What the advice was like", *tables)
-        if (places := self._places.table([arm.name for arm in self._arms])) is not None:
-            explanation = (
-                "Types of place where successful attempts picked the object up, next to those where each arm sends to "
-                "look for it and nobody had looked, with the number of its reflections that do."
-            )
-            yield chapter("Where the arms send to, and where things were found", explanation, places)
