@@ -94,6 +94,12 @@ class ArmResult:
         return return_NT
 
     @property
+    def last_returns(self) -> Floats:
+        """Returns that count after the last trial, resampled as those of `solved_by`: (T), or (S, T)."""
+        by_seed = [seed.return_NT[-1] for seed in self.seeds]
+        return np.stack(by_seed) if self.pooled else by_seed[0]
+
+    @property
     def invalid(self) -> int:
         return sum(seed.invalid for seed in self.seeds)
 
@@ -114,14 +120,9 @@ def arm_results(
 ) -> list[ArmResult]:
     """Return the results of all arms on the tasks that every arm finished, to be compared task by task.
 
-    Args:
-        store: the store.
-        tasks: the tasks of the evaluation.
-        arms: names in the store of each arm in the config, one for each training seed.
-        trials: number of attempts at a task, the first included.
-        shared: name of trial 0 in the store.
-        own: the other name of trial 0 of arms, by their names in the store, that do not share it.
-        last_counts: whether the last attempt at a task counts, even after one that solved it.
+    `arms` has the names in the store of each arm, one for each training seed; `own` the other name of trial 0 of those
+    that do not share the one of the name `shared`. With `last_counts` the last attempt at a task counts, even after one
+    that solved it.
     """
     firsts = {stored: (own or {}).get(stored, shared) for names in arms.values() for stored in names}
     columns = {task.id: column for column, task in enumerate(tasks)}

@@ -97,6 +97,21 @@ def mcnemar(first_T: Floats, second_T: Floats) -> float:
     return min(1.0, 2 * _binomial_tail(only_first + only_second, min(only_first, only_second)))
 
 
+def sign_flip(difference_T: Floats) -> float:
+    """Return the two-sided p-value of Fisher's randomisation test of a paired difference, from `DRAWS` random signs.
+
+    If two arms are equal, each difference might as well have the other sign.
+    """
+    values_P = difference_T[difference_T != 0]
+    extreme, at_once = 0, max(1, _COUNTS_AT_ONCE // max(1, len(values_P)))
+    generator = np.random.default_rng(_SEED)
+    for start in range(0, DRAWS, at_once):
+        signs_DP = generator.integers(2, size=(min(at_once, DRAWS - start), len(values_P))) * 2 - 1
+        # Sums of the same values in another order may differ in the last digit.
+        extreme += int((np.abs(signs_DP @ values_P) >= abs(values_P.sum()) - 1e-9).sum())
+    return (1 + extreme) / (1 + DRAWS)
+
+
 def _binomial_tail(tosses: int, most: int) -> float:
     """Return the probability of at most `most` heads in `tosses` tosses of a fair coin."""
     if tosses <= _EXACT_TOSSES:

@@ -1,15 +1,12 @@
-"""Chapters on the advice itself: pieces that give the solution away, pieces that were retrieved, and examples."""
+"""Chapters on the advice itself: pieces that give the solution away, and examples."""
 
 from bisect import insort
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
 from operator import itemgetter
-from statistics import fmean
 
-from retroformer.agents.arms.retrieved import load_rated_advice, one_line
 from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
@@ -23,18 +20,6 @@ _LEAKS_SHOWN = 3
 _LEAK_SHOWN = 200
 """Most characters shown of such advice; the store has all."""
 _LEAKS_NOTE = " A reflector that knows the solution from its own training, or guesses right, is counted as well."
-_PIECES_SHOWN = 10
-"""Most pieces of retrieved advice shown of each arm, the most often retrieved first."""
-_PIECE_SHOWN = 160
-"""Most characters shown of one piece; the store has all."""
-_RETRIEVED_NOTE = (
-    "The gain of a retry is its return minus that of the attempt before. The rating while collecting is the mean gain "
-    "on the training tasks, with the number of uses. Older advice that the actor still remembers is not credited."
-)
-_LEARNING_NOTE = (
-    " An arm that learns counts these gains when it chooses advice for later tasks. A choice depends on the tasks in "
-    "the chunks before its own, never on the outcome of its own task."
-)
 EXAMPLES = 5
 """Number of failures whose advice is shown."""
 ACTIONS_SHOWN = 6
@@ -103,76 +88,6 @@ class Leaks:
         if examples := list(chain.from_iterable(self._examples.values())):
             shown.append(doc.table(examples, "Examples of what advice gave away."))
         yield doc.chapter("Advice that gives the solution away", (*rule, _LEAKS_NOTE), *shown)
-
-
-@dataclass
-class _Piece:
-    """Retries made with one piece of advice."""
-
-    text: str
-    source: str
-    gains: list[float] = field(default_factory=list)
-    solved: int = 0
-
-
-class RetrievedAdvice:
-    """Chapter on which advice was retrieved how often, and what the retries gained that were made with it."""
-
-    def __init__(self, evaluation: ReportInput) -> None:
-        self._evaluation = evaluation
-        self._arms = {name: arm for name, arm in evaluation.experiment.eval.arms.items() if arm.retrieves}
-        self._results = [arm for arm in evaluation.results if arm.name in self._arms]
-        self._pieces: dict[str, dict[str, _Piece]] = {arm.name: {} for arm in self._results}
-
-    def add(self, facts: TaskFacts) -> None:
-        for arm, seed in each_seed(self._results, facts):
-            for trial, reflection in seed.reflections.items():
-                before, after = seed.attempts.get(trial - 1), seed.attempts.get(trial)
-                if before is None or after is None or not reflection.text:
-                    continue
-                new = _Piece(reflection.text, reflection.author.model)
-                piece = self._pieces[arm.name].setdefault(one_line(reflection.text), new)
-                piece.gains.append(after.episode_return - before.episode_return)
-                piece.solved += after.outcome is Outcome.SUCCESS
-
-    def chapters(self) -> Iterator[doc.Chapter]:
-        """Yield a row for each arm, and one for each of its pieces, if any were retrieved."""
-        if not any(self._pieces.values()):
-            return
-        ratings = defaultdict[str, list[float]](list)
-        """Ratings of the collected advice by its text."""
-        for use in load_rated_advice(self._evaluation.store, self._evaluation.experiment.train.leave_out):
-            ratings[one_line(use.text)].append(use.rating)
-        arms: list[doc.Row] = []
-        rows: list[doc.Row] = []
-        for name, pieces in self._pieces.items():
-            gains = [gain for piece in pieces.values() for gain in piece.gains]
-            solved = sum(piece.solved for piece in pieces.values())
-            learns = "yes" if self._arms[name].learns_while_playing else "no"
-            of_arm: doc.Row = {"arm": doc.arm_cell(name), "learns": learns, "pieces retrieved": len(pieces)}
-            arms.append({**of_arm, **_gained(gains, solved)})
-            often = sorted(pieces.values(), key=lambda piece: (-len(piece.gains), piece.text))
-            for piece in often[:_PIECES_SHOWN]:
-                rated = ratings[one_line(piece.text)]
-                rating = doc.number(fmean(rated), "+.3f", f" ({len(rated)})") if rated else doc.DASH
-                rows.append(
-                    {
-                        "arm": doc.arm_cell(name),
-                        "advice": doc.quoted(piece.text, _PIECE_SHOWN),
-                        "written for": (doc.code(piece.source),),
-                        "rating while collecting": rating,
-                        **_gained(piece.gains, piece.solved),
-                    }
-                )
-        by_arm = doc.table(arms, "Retrieved advice by arm.")
-        by_piece = doc.table(rows, f"The {_PIECES_SHOWN} pieces that each arm retrieved most often.")
-        learning = _LEARNING_NOTE if any(self._arms[arm.name].learns_while_playing for arm in self._results) else ""
-        yield doc.chapter("Retrieved advice and what it brought", f"{_RETRIEVED_NOTE}{learning}", by_arm, by_piece)
-
-
-def _gained(gains: list[float], solved: int) -> doc.Row:
-    mean = doc.number(fmean(gains), "+.3f") if gains else doc.DASH
-    return {"retries": len(gains), "mean gain": mean, "solved": doc.share(solved, len(gains))}
 
 
 class Examples:

@@ -12,10 +12,9 @@ heuristic, like `loop.actions: 30`, ends an attempt at its 30th action, so no at
 Only failed attempts are in a class, and an attempt may be in both.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean
 
 from retroformer.environments.extras import TaskFacts
 from retroformer.files import document as doc
@@ -40,32 +39,26 @@ _CLASSES_NOTE = (
     doc.emphasis("Inefficient planning"),
     f": at least {EPSILON} actions. An attempt may be in both or in none.",
 )
-_ACTIONS_NOTE = (
-    "Mean number of actions of the attempts of each trial, and of all attempts at a task together. ",
-    doc.emphasis("Solved"),
-    " are the attempts that solved their task, and in the last column the tasks that were solved in the end. The "
-    "number of attempts or tasks is in brackets.",
-)
 
 
 class Attempts:
     def __init__(self, evaluation: ReportInput) -> None:
         self._evaluation = evaluation
         self._groups = AttemptGroups(evaluation.results)
-        self._by_trial = AttemptsByTrial(evaluation.results)
+        self._classes = FailureClasses(evaluation.results)
         self._tasks = ActionsOfTasks(evaluation.tasks, evaluation.results)
 
     def add(self, facts: TaskFacts) -> None:
-        for counter in (self._groups, self._by_trial, self._tasks):
+        for counter in (self._groups, self._classes, self._tasks):
             counter.add(facts)
 
     def chapters(self) -> Iterator[doc.Chapter]:
         groups = self._groups
-        yield doc.chapter("How attempts ended", groups.endings(), groups.failure_classes())
-        yield doc.chapter("Failure classes by trial", _CLASSES_NOTE, self._by_trial.failure_classes())
-        yield doc.chapter(
-            "Actions of each task by trial", _ACTIONS_NOTE, self._by_trial.actions(), *self._tasks.tables()
-        )
+        yield doc.chapter("How attempts ended", groups.endings())
+        if classes := self._classes.tables():
+            yield doc.chapter("Failure classes by trial", _CLASSES_NOTE, *classes)
+        if actions := self._tasks.tables():
+            yield doc.chapter("Actions of each task by trial", *actions)
         if any(groups.judged.values()):
             yield doc.chapter("How the agent judged its own attempts", groups.judgements())
         seeds = [seed for arm in self._evaluation.results for seed in arm.seeds]
@@ -88,11 +81,10 @@ class AttemptGroups:
         self._retries = {seed.stored: f"{arm.name}, retries" for arm in results for seed in arm.seeds}
         names = dict.fromkeys((*self._firsts.values(), *self._retries.values()))
         self._endings = {name: Counter[str]() for name in names}
-        self._failed = {name: Counter[str]() for name in names}
         self.judged = {name: Counter[tuple[bool, bool]]() for name in names}
         """Number of attempts that the agent judged itself, by (agent judged success, task solved)."""
-        self._cells = {name: doc.Cell(words=name) for name in names}
-        self._cells |= {f"{arm.name}, retries": doc.arm_cell(arm.name, f"{arm.name}, retries") for arm in results}
+        retries = {f"{arm.name}, retries": doc.arm_cell(arm.name, f"{arm.name}, retries") for arm in results}
+        self._cells = {name: retries.get(name, doc.Cell(words=name)) for name in names}
 
     def add(self, facts: TaskFacts) -> None:
         for stored, seed in facts.seeds.items():
@@ -103,10 +95,6 @@ class AttemptGroups:
 
     def _add(self, group: str, attempt: Trajectory) -> None:
         self._endings[group][attempt.ending.value] += 1
-        if attempt.outcome is Outcome.FAILURE:
-            self._failed[group].update(
-                all=1, hallucinated=is_hallucination(attempt), inefficient=is_inefficient(attempt)
-            )
         if attempt.judged is not None:
             self.judged[group][attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
 
@@ -117,19 +105,6 @@ class AttemptGroups:
             for group, counts in self._endings.items()
         ]
         return doc.table(rows, "Number of attempts by how they ended.")
-
-    def failure_classes(self) -> doc.Table:
-        """Return in how many failed attempts of each group the agent hallucinated or planned inefficiently, or both."""
-        rows: list[doc.Row] = [
-            {
-                "arm": self._cells[group],
-                "failed attempts": counts["all"],
-                "hallucination": doc.share(counts["hallucinated"], counts["all"]),
-                "inefficient planning": doc.share(counts["inefficient"], counts["all"]),
-            }
-            for group, counts in self._failed.items()
-        ]
-        return doc.table(rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
 
     def judgements(self) -> doc.Table:
         """Return the agent's own judgements against the true outcomes, of the groups whose outcomes it judged."""
@@ -162,13 +137,11 @@ def is_inefficient(attempt: Trajectory) -> bool:
     return len(attempt.steps) >= EPSILON
 
 
-class AttemptsByTrial:
-    """Failure classes and numbers of actions of each arm by trial, with its training seeds pooled.
+class FailureClasses:
+    """Failure classes of each arm by trial, with its training seeds pooled.
 
     The class of a task by a trial is that of its last attempt made by then: a solved task stays out of all classes, and
-    a task that the agent stopped trying stays in those of its last attempt. Actions are counted of an attempt in each
-    trial, and of all attempts at a task together (SALA, Table 2). Solved: the attempts that solved their task, and the
-    tasks that were solved. All: every valid attempt and task.
+    a task that the agent stopped trying stays in those of its last attempt.
     """
 
     def __init__(self, results: Sequence[ArmResult]) -> None:
@@ -177,21 +150,16 @@ class AttemptsByTrial:
         self._tasks = Counter[str]()
         self._failed = Counter[tuple[str, str, int]]()
         """Number of tasks by arm, class and trial."""
-        self._actions = defaultdict[tuple[str, str, int | None], list[int]](list)
-        """Numbers of actions by arm, `solved` or `all`, and trial; None: all trials together."""
 
     def add(self, facts: TaskFacts) -> None:
-        """Count one task; the classes leave it out of arms without a trial 0."""
+        """Count one task, except in arms without a trial 0."""
         for arm, seed in each_seed(self._results, facts):
-            made = {trial: seed.attempts[trial] for trial in self._trials if trial in seed.attempts}
             # An invalid attempt says nothing about the agent.
-            attempts = {trial: attempt for trial, attempt in made.items() if attempt.outcome is not Outcome.INVALID}
-            if 0 in attempts:
-                self._count_failures(arm, attempts)
-            if attempts:
-                self._count_actions(arm, attempts)
+            valid = {trial: one for trial, one in seed.attempts.items() if one.outcome is not Outcome.INVALID}
+            if 0 in valid:
+                self._count(arm, valid)
 
-    def _count_failures(self, arm: ArmResult, attempts: Mapping[int, Trajectory]) -> None:
+    def _count(self, arm: ArmResult, attempts: Mapping[int, Trajectory]) -> None:
         self._tasks[arm.name] += 1
         last = attempts[0]
         for trial in self._trials:
@@ -204,16 +172,10 @@ class AttemptsByTrial:
             self._failed[arm.name, "hallucination", trial] += is_hallucination(last)
             self._failed[arm.name, "inefficient planning", trial] += is_inefficient(last)
 
-    def _count_actions(self, arm: ArmResult, attempts: Mapping[int, Trajectory]) -> None:
-        lengths: dict[int | None, int] = {trial: len(attempt.steps) for trial, attempt in attempts.items()}
-        solving = {trial for trial, attempt in attempts.items() if attempt.outcome is Outcome.SUCCESS}
-        won = max(attempts) in solving or (solving and not arm.last_counts)
-        for trial, length in (lengths | {None: sum(lengths.values())}).items():
-            self._actions[arm.name, "all", trial].append(length)
-            if won if trial is None else trial in solving:
-                self._actions[arm.name, "solved", trial].append(length)
-
-    def failure_classes(self) -> doc.Table:
+    def tables(self) -> list[doc.Table]:
+        """Return the table, unless no attempt is in a class, as in environments that know neither."""
+        if not any(count for (_, title, _), count in self._failed.items() if title != "all failures"):
+            return []
         rows: list[doc.Row] = [
             {"arm": doc.arm_cell(arm.name), "class": title}
             | {
@@ -223,28 +185,11 @@ class AttemptsByTrial:
             for arm in self._results
             for title in ("hallucination", "inefficient planning", "all failures")
         ]
-        return doc.table(rows, "Share of tasks in each failure class, by trial.")
-
-    def actions(self) -> doc.Table:
-        rows: list[doc.Row] = [
-            {
-                "arm": doc.arm_cell(arm.name),
-                "tasks": title,
-                **{doc.trial_column(trial): _mean(self._actions[arm.name, title, trial]) for trial in self._trials},
-                "all trials": _mean(self._actions[arm.name, title, None]),
-            }
-            for arm in self._results
-            for title in ("solved", "all")
-        ]
-        return doc.table(rows, "Mean number of actions, by trial and at a task together.")
-
-
-def _mean(counts: Sequence[int]) -> str | doc.Cell:
-    return doc.number(fmean(counts), ".1f", f" ({len(counts)})") if counts else doc.DASH
+        return [doc.table(rows, "Share of tasks in each failure class, by trial.")]
 
 
 class ActionsOfTasks:
-    """Number of actions of each attempt at the first tasks, by arm and trial (SALA, Table 2 task by task)."""
+    """Number of actions of each attempt at the first tasks, by arm and trial (SALA, Table 2)."""
 
     def __init__(self, tasks: Sequence[Task], results: Sequence[ArmResult]) -> None:
         self._names = {seed.stored: seed.name for arm in results for seed in arm.seeds}
@@ -252,10 +197,13 @@ class ActionsOfTasks:
         self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // len(self._names))]
         self._tasks = len(tasks)
         self._rows = dict[str, list[doc.Row]]()
+        self._longest = 0
 
     def add(self, facts: TaskFacts) -> None:
         """Note the attempts at one task, if it is among those that are shown."""
         if facts.task_id in self._shown:
+            attempts = [attempt for seed in facts.seeds.values() for attempt in seed.attempts.values()]
+            self._longest = max([self._longest, *(len(attempt.steps) for attempt in attempts)])
             self._rows[facts.task_id] = [
                 {
                     "task": doc.Cell(words=facts.task_id, arms=(name,), task=facts.task_id),
@@ -266,10 +214,15 @@ class ActionsOfTasks:
             ]
 
     def tables(self) -> list[doc.Table]:
-        """Return a row for each of these tasks and each arm, in the order in which the tasks are played, if any was."""
+        """Return a row for each of these tasks and each arm, in the order in which the tasks are played.
+
+        Nothing if no attempt has two actions: an agent that plays by itself may have one, its answer.
+        """
+        if self._longest < 2:
+            return []
         rows = [row for task_id in self._shown for row in self._rows.get(task_id, [])]
         of_all = "" if len(self._shown) == self._tasks else f", the first {len(self._shown)} of {self._tasks} tasks"
-        return [doc.table(rows, f"Number of actions of each attempt{of_all}.")] if rows else []
+        return [doc.table(rows, f"Number of actions of each attempt{of_all}.")]
 
 
 def _length(attempt: Trajectory | None) -> doc.Cell:

@@ -36,7 +36,7 @@ class EqualBudget:
 
     def __init__(self, evaluation: ReportInput) -> None:
         self._arms = evaluation.results
-        self._tokens, self._calls = (dict[str, _Spending]((arm.name, []) for arm in self._arms) for _ in range(2))
+        self._spent = {unit: {arm.name: _Spending() for arm in self._arms} for unit in ("tokens", "calls")}
         """Spending up to the success that counts, infinite without one, and in all, at each task by arm."""
 
     def add(self, facts: TaskFacts) -> None:
@@ -51,17 +51,13 @@ class EqualBudget:
             counting = max(lost, default=-1) + 1 if arm.last_counts else [*won, True].index(True)
             advice = {trial: reflection.usage for trial, reflection in seed.reflections.items()}
             usages = [seed.attempts[trial].usage + advice.get(trial, Usage()) for trial in valid]
-            for spent, costs in (
-                (self._tokens, (one.tokens for one in usages)),
-                (self._calls, (one.calls for one in usages)),
-            ):
-                totals = list(accumulate(costs))
+            for unit, spent in self._spent.items():
+                totals = list(accumulate(getattr(usage, unit) for usage in usages))
                 spent[arm.name].append(([*totals, math.inf][counting], totals[-1]))
 
     def chapters(self) -> Iterator[doc.Chapter]:
         """Yield the chapter, if any arm has spent anything."""
-        tables = [_budget_table(self._tokens, "tokens"), _budget_table(self._calls, "calls")]
-        if shown := [one for one in tables if one is not None]:
+        if shown := [table for unit, spent in self._spent.items() if (table := _budget_table(spent, unit)) is not None]:
             yield doc.chapter("Solved within equal budgets", *shown)
 
 

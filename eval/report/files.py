@@ -1,17 +1,20 @@
 """Files of a report: report.json, which holds it, and report.md with its figures and report.html, made from it."""
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from retroformer.agents.actors import actor_kind
 from retroformer.config.experiment import Experiment
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.errors import DamagedFile, MissingInput
 from retroformer.files import durable
 from retroformer.files.bounded import MIB, read_bytes
 from retroformer.files.document import Chapter, Report
+from retroformer.models.embedded import MODEL_NAME
 
 from ..measure.results import ArmResult, arms_and_seeds
 from ..view import charts
@@ -34,6 +37,7 @@ def write_files(
         run=experiment.name,
         place=str(experiment.folder) if experiment.store is None else "EXPERIMENT.yaml",
         chapters=tuple(chapters),
+        about=_about(experiment),
         arms={
             arm.name: arm.stored_names if isinstance(arm, ArmResult) else (arm.stored,)
             for arm in arms_and_seeds(results)
@@ -47,6 +51,18 @@ def write_files(
         durable.write_text(folder / figure.file_name, charts.file(figure.chart, figure.caption))
     durable.write_text(folder / "report.html", to_html(report))
     return folder / "report.html"
+
+
+def _about(experiment: Experiment) -> str:
+    """Return the models, the environment and the time, such as `alfworld; actor rule; reflector base embedded; ...`."""
+    actor, reflector = experiment.actor, experiment.reflector.endpoint
+    plays = f"{actor.kind} {actor.endpoint.model}" if actor_kind(experiment).asks_model else actor.kind
+    base = experiment.train.base_model if reflector.base_url is None else f"at {reflector.base_url}"
+    base = MODEL_NAME if base == "embedded" else base
+    return (
+        f"Environment {experiment.environment.name}, actor {plays}, base model of the reflectors {base}, seed "
+        f"{experiment.seed}, written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+    )
 
 
 def read_report(folder: Path) -> Report:

@@ -6,7 +6,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import adapter_name
 from retroformer.files import document as doc
+from retroformer.run.adapters import is_trained
 
 from ..measure.results import ArmResult
 from ..measure.statistics import DRAWS, Comparison, Rates, bootstrap, comparison, plain_p
@@ -66,12 +68,16 @@ def front(evaluation: ReportInput) -> Iterator[doc.Chapter]:
 def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     """Yield a sentence for every other arm, which claims a difference only if its interval excludes 0.
 
-    Of two models the exact test must agree. The last sentences compare each arm of `eval.examples` with the one before
-    it, such as a stage of training with the stage that it started from. If tasks are unfinished, each sentence also
-    gives the interval with these counted as failures, and the first line names the arms whose verdict they change.
+    Of two models the exact test must agree. The first sentences compare arms of trained models with that of the base,
+    the last of the config first. The last sentences compare each arm of `eval.examples` with the one before it, such as
+    a stage of training with the stage that it started from. If tasks are unfinished, each sentence also gives the
+    interval with these counted as failures, and the first line names the arms whose verdict they change.
     """
     rates, reference = evaluation.rates, evaluation.reference
-    pairs = [(arm.name, reference) for arm in rates.finished if arm.name != reference]
+    pairs = trained_against_base(evaluation.experiment)
+    pairs += [
+        (arm.name, reference) for arm in rates.finished if (arm.name, reference) not in ((reference, reference), *pairs)
+    ]
     steps = pairwise(evaluation.experiment.eval.examples or ())
     pairs += [(after, before) for before, after in steps if (after, before) not in pairs]
     items, disputed = [], dict[str, None]()
@@ -94,6 +100,17 @@ def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     if rates.unfinished:
         yield _warning(rates, list(disputed))
     yield doc.Listing(items=tuple(items))
+
+
+def trained_against_base(experiment: Experiment) -> list[tuple[str, str]]:
+    """Return each arm of trained models with the first arm of the base, the last of the config first."""
+    arms = experiment.eval.arms.items()
+    written_by = {name: {adapter_name(model) for model in arm.models} for name, arm in arms if arm.source is None}
+    base = next((name for name, models in written_by.items() if models == {"base"}), None)
+    trained = [
+        name for name, models in written_by.items() if models and all(is_trained(experiment, model) for model in models)
+    ]
+    return [(name, base) for name in reversed(trained)] if base is not None else []
 
 
 def sentence(first: doc.Spans, second: doc.Spans, claim: Claim, condition: str = "") -> doc.Spans:
@@ -124,26 +141,21 @@ def _warning(rates: Rates, disputed: Sequence[str]) -> doc.Words:
 
 
 def solved_figure(experiment: Experiment, rates: Rates) -> doc.Figure:
-    """Return the share solved by each trial, one line per arm. The legend is sorted by the share at the last trial.
-
-    If tasks are unfinished, dotted lines and a second number give the shares with these counted as failures.
-    """
-    solid, *dotted = rates.views
+    """Return the share solved by each trial, one line per arm, in the order of the config."""
+    solid = rates.views[0]
     trials = range(len(solid[0].solved_NT))
-    order = sorted(range(len(solid)), key=lambda index: -float(solid[index].solved_NT[-1].mean()))
+    ranked = [arm.name for arm in sorted(solid, key=lambda arm: -arm.share_solved(-1))]
     series = []
-    for rank, index in enumerate(order):
-        intervals = [bootstrap(solid[index].solved_by(trial)) for trial in trials]
-        offset = _OFFSET * (len(trials) - 1) * (rank - (len(solid) - 1) / 2)
+    for arm in solid:
+        intervals = [bootstrap(arm.solved_by(trial)) for trial in trials]
+        offset = _OFFSET * (len(trials) - 1) * (ranked.index(arm.name) - (len(solid) - 1) / 2)
         x = [trial + 1 + (offset if trial else 0.0) for trial in trials]
-        others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]
         series.append(
             doc.Series(
-                name=solid[index].name,
+                name=arm.name,
                 points=tuple((at, interval.mean) for at, interval in zip(x, intervals, strict=True)),
                 bounds=tuple((interval.low, interval.high) for interval in intervals),
-                dotted=tuple(zip(x, others[0], strict=True)) if others else (),
-                note=f"{intervals[-1].mean:.2f}" + "".join(f" ({shares[-1]:.2f})" for shares in others),
+                note=f"{intervals[-1].mean:.2f}",
             )
         )
     chart = doc.LineChart(
@@ -160,11 +172,10 @@ def _caption(experiment: Experiment, rates: Rates) -> str:
     name = experiment.environment.name
     own = [arm.name for arm in rates.all_tasks if not arm.shares_first]
     shared = f"trial 0 shared, except by {', '.join(own)}" if own else "trial 0 shared"
-    shown = "the legend gives the share at the last trial"
+    shown = "the names are followed by the share at the last trial"
     if not rates.finished_tasks:
         return f"{name}, {rates.tasks} held-out tasks, unfinished ones counted as failures; {shown}."
-    dotted = f" (dotted, and in brackets: {rates.tasks}, unfinished as failures)" if rates.unfinished else ""
-    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, {shared}; {shown}."
+    return f"{name}, {rates.finished_tasks} held-out tasks, {shared}; {shown}."
 
 
 def difference_figure(rates: Rates, reference: str) -> doc.Figure:
@@ -187,12 +198,7 @@ def difference_figure(rates: Rates, reference: str) -> doc.Figure:
 def _how_to_read(evaluation: ReportInput) -> doc.Words:
     rates = evaluation.rates
     counts = Counter(task.split for task in evaluation.tasks)
-    splits: doc.Spans = ("split ", *map(doc.code, counts))
-    if len(counts) > 1:
-        splits = (
-            "splits ",
-            *doc.join_words(" and ", ((doc.code(split), f" ({count})") for split, count in counts.items())),
-        )
+    splits = doc.join_words(" and ", ((doc.code(split), f" ({count})") for split, count in counts.items()))
     unfinished = "No task was left unfinished."
     if rates.unfinished:
         unfinished = (
@@ -211,7 +217,7 @@ def _how_to_read(evaluation: ReportInput) -> doc.Words:
             "seeds.",
         )
     return (
-        f"{rates.finished_tasks} of {len(evaluation.tasks)} held-out tasks of ",
+        f"{rates.finished_tasks} of {len(evaluation.tasks)} held-out tasks of split ",
         *splits,
         f" were finished in every arm. {unfinished} Brackets are 95% percentile bootstrap intervals over tasks "
         f"({DRAWS:,} draws); ",

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from urllib.parse import quote
@@ -25,25 +25,14 @@ _SENTENCE_CHARACTERS = 60
 """Characters beyond which a text is a sentence."""
 
 
-class ReportLinks:
-    """Addresses of what stands behind a report, empty where there is none.
+Address = Callable[[Cell, Mapping[str, Sequence[str]]], str]
+"""Function that returns the address of what stands behind a cell, given the names of the arms in the store; empty if
+there is none."""
 
-    These are of a file of its own, which is opened without the site: only the files of its parts.
-    """
 
-    def stories(self, stored: Sequence[str]) -> str:
-        """Return the address of the stories of an arm, given the names of its training seeds in the store."""
-        return ""
-
-    def story(self, stored: str, task_id: str) -> str:
-        return ""
-
-    def comparison(self, first: Sequence[str], second: Sequence[str]) -> str:
-        return ""
-
-    def part(self, name: str) -> str:
-        """Return the address of the report about an actor, a repeat or a domain."""
-        return f"{quote(name)}/report.html"
+def address_in_folder(cell: Cell, _: Mapping[str, Sequence[str]]) -> str:
+    """Return the address in a file without the site: only of the reports about actors, repeats or domains."""
+    return f"{quote(cell.part)}/report.html" if cell.part else ""
 
 
 class PlacedPart(NamedTuple):
@@ -63,8 +52,8 @@ class PlacedChapter(NamedTuple):
 class ReportPage:
     """Report as the templates show it: each heading, table and figure has an address of its own."""
 
-    def __init__(self, report: Report, links: ReportLinks | None = None) -> None:
-        self.report, self._links = report, links or ReportLinks()
+    def __init__(self, report: Report, address: Address = address_in_folder) -> None:
+        self.report, self._address = report, address
         self._addresses = Counter[str](("main", "progress", "contents"))
         self._numbers = Counter[str]()
         self.sections = list(self._sections())
@@ -93,17 +82,7 @@ class ReportPage:
 
     def cell(self, cell: Cell) -> Markup:
         """Return a cell as HTML, with a link to what is behind it."""
-        return link_to(self.words(cell.words), self._address(cell))
-
-    def _address(self, cell: Cell) -> str:
-        stored = [self.report.arms[name] for name in cell.arms if name in self.report.arms]
-        if cell.part:
-            return self._links.part(cell.part)
-        if len(stored) == 2:
-            return self._links.comparison(*stored)
-        if cell.task:
-            return self._links.story(stored[0][0], cell.task) if stored and len(stored[0]) == 1 else ""
-        return self._links.stories(stored[0]) if stored else ""
+        return link_to(self.words(cell.words), self._address(cell, self.report.arms))
 
     def is_seed(self, cell: Cell) -> bool:
         """True for the name of a training seed, whose row stands below that of its arm."""
@@ -115,13 +94,10 @@ class ReportPage:
         """Return the class of each column: `n` if it holds only numbers, `long` if sentences, else empty."""
         return [_kind(cells) for cells in zip(*table.rows, strict=True)] or [""] * len(table.columns)
 
-    def svg(self, figure: Figure) -> Markup:
-        return charts.svg(figure.chart, figure.caption)
-
-    def legend(self, figure: Figure) -> Markup:
-        """Return the legend of a figure, whose names lead to the stories of the arms."""
-        links = {name: self._links.stories(stored) for name, stored in self.report.arms.items()}
-        return charts.legend(figure.chart, {name: link for name, link in links.items() if link})
+    def drawing(self, figure: Figure) -> Markup:
+        """Return a figure with its legend; the names lead to the stories of the arms."""
+        links = {name: self._address(Cell(words=name, arms=(name,)), self.report.arms) for name in self.report.arms}
+        return charts.svg(figure.chart, figure.caption, links) + charts.legend(figure.chart, links)
 
 
 def to_html(report: Report) -> str:

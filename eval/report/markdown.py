@@ -14,7 +14,7 @@ _TICKS = re.compile("`+")
 
 
 def to_markdown(report: doc.Report) -> str:
-    blocks = [f"# {escape(report.title)}"]
+    blocks = [f"# {escape(report.title)}", *([escape(report.about)] if report.about else [])]
     for chapter in report.chapters:
         blocks += [f"## {escape(chapter.title)}"] if chapter.title else []
         blocks += map(part_in_markdown, chapter.parts)

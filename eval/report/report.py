@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
@@ -24,14 +24,14 @@ from retroformer.run.ledger import Ledger
 from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult, arm_results, count_unfinished
-from ..measure.statistics import Rates, bootstrap
+from ..measure.statistics import Rates
 from ..play.evaluation import Evaluation, open_evaluations
 from ..play.order import play_arms
 from ..play.preflight import preflight, repetitions
 from ..play.verify import verify_models
 from . import advice, attempts, costs, headline, overoptimisation, setting, solved, telemetry, training
 from .files import write_files
-from .report_input import ReportInput, interval_cell
+from .report_input import ReportInput
 
 
 def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[doc.Chapter]:
@@ -54,7 +54,6 @@ CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[doc.Chapter]],
     setting.stage_configs,
     overoptimisation.score_gains,
     telemetry.AdviceTelemetry,
-    advice.RetrievedAdvice,
     advice.Leaks,
     _of_environment,
     advice.Examples,
@@ -65,6 +64,7 @@ CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[doc.Chapter]],
 Functions, and classes that count the stored facts of each task first.
 """
 
+Kind = Literal["actor", "repeat", "domain"]
 Results = Mapping[str, Sequence[ArmResult]]
 """Results of arms by actor or repeat; of an evaluation without either, under the empty name."""
 
@@ -85,7 +85,10 @@ async def compare_arms(*configs: Config) -> str:
         played.append((config.experiment, await _compare(config, chosen, unfinished)))
     folder = played[0][0].report_folder
     if len(played) > 1:
-        folder = write_domains(played).parent
+        run = played[0][0].model_copy(update={"domain": ""})
+        by_domain = {domain.domain: list(chain.from_iterable(results.values())) for domain, results in played}
+        trained = doc.chapter("", "The adapters are trained on the ratings of all domains.")
+        folder = write_parts(run, "domain", by_domain, trained).parent
     path = f"report: {folder / 'report.html'}"
     if unfinished:
         raise InfrastructureFailure("\n".join((path, *unfinished)))
@@ -128,9 +131,10 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
                             "without them, and with them counted as failures: run the same command again to go on."
                         )
     if experiment.eval.actors:
-        write_actors(experiment, results)
+        who = [doc.chapter("", "Each model writes the advice of its own arms.")] * experiment.eval.actors_reflect
+        write_parts(experiment, "actor", results, *who)
     elif experiment.eval.repeats > 1:
-        write_repeats(experiment, results)
+        write_parts(experiment, "repeat", results, over_repeats(experiment, results))
     return results
 
 
@@ -172,115 +176,65 @@ def _add_source(maker: Any, chapters: Iterable[doc.Chapter]) -> Iterator[doc.Cha
         yield made.model_copy(update={"source": f"{maker.__module__}.{maker.__name__}"})
 
 
-def write_actors(experiment: Experiment, played: Results) -> Path:
-    """Write the report with a table of all actors; return the path of report.html."""
-    rates = {actor: Rates(arms) for actor, arms in played.items()}
-    solved = f"Share of {experiment.environment.name} tasks solved"
-    tasks = min(of_actor.finished_tasks for of_actor in rates.values())
-    parts: list[doc.Part | doc.Words] = [f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks."]
-    if finished := {actor: one.finished for actor, one in rates.items() if one.finished_tasks}:
-        parts.append(_actors(rates, finished))
-    if any(of_actor.unfinished for of_actor in rates.values()):
-        left = ", ".join(f"{one.unfinished} of {one.tasks} with {actor}" for actor, one in rates.items())
-        parts.append(f"{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}.")
-        parts.append(_actors(rates, {actor: one.all_tasks for actor, one in rates.items()}))
-    reflects = (
-        [doc.chapter("", "Each model writes the advice of its own arms.")] if experiment.eval.actors_reflect else []
-    )
-    chapters = [*reflects, doc.chapter("Solved by each actor", *parts)]
-    return _write(write_actors, experiment, f"{len(played)} actors", chapters, played)
+def write_parts(
+    experiment: Experiment, kind: Kind, played: Mapping[str, Sequence[ArmResult]], *before: doc.Chapter
+) -> Path:
+    """Write the report with a table of all actors, repeats or domains, below some chapters; return its path."""
+    rates = {name: Rates(arms) for name, arms in played.items()}
+    trials = max(len(arm.solved_NT) for arms in played.values() for arm in arms)
+    share = "Share of held-out tasks solved, with 95% intervals over tasks"
+    parts = list[doc.Part | doc.Words]()
+    if finished := {name: one.finished for name, one in rates.items() if one.finished_tasks}:
+        parts.append(_parts_table(kind, finished, trials, f"{share}."))
+    if any(one.unfinished for one in rates.values()):
+        left = ", ".join(f"{one.unfinished} of {one.tasks} with {name}" for name, one in rates.items())
+        parts.append(f"Unfinished in an arm: {left}.")
+        all_tasks = {name: one.all_tasks for name, one in rates.items()}
+        parts.append(_parts_table(kind, all_tasks, trials, f"{share}, unfinished tasks counted as failures."))
+    chapters = [*before, doc.chapter(f"Solved {'by' if kind == 'actor' else 'in'} each {kind}", *parts)]
+    # The arms of a domain are in the store of the domain.
+    linked = [] if kind == "domain" else list(chain.from_iterable(played.values()))
+    title = f"{len(played)} {kind}s" + ", one reflector" * (kind == "domain")
+    return write_files(experiment, experiment.report_folder, title, _add_source(write_parts, chapters), linked)
 
 
-def _actors(rates: Mapping[str, Rates], arms: Results) -> doc.Table:
+def _parts_table(kind: Kind, arms: Mapping[str, Sequence[ArmResult]], trials: int, caption: str) -> doc.Table:
+    no_trial: doc.Row = {doc.trial_column(trial, "by trial"): doc.DASH for trial in range(trials)}
     return doc.table(
         [
             {
-                "actor": actor,
-                "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{actor}/")),
+                kind: name,
+                "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
+                "tasks": arm.solved_NT.shape[1],
+                "unfinished": arm.incomplete,
+                **no_trial,
                 **solved.shares_by_trial(arm),
                 "tokens in": doc.number(arm.usage.prompt_tokens, ","),
                 "tokens out": doc.number(arm.usage.completion_tokens, ","),
-                "more": doc.Cell(words="report", part=actor),
+                "more": doc.Cell(words="report", part=name),
             }
-            for actor, of_actor in arms.items()
-            for arm in of_actor
+            for name, of_part in arms.items()
+            for arm in of_part
         ],
-        "Share of tasks solved with each actor.",
+        caption,
     )
 
 
-def write_repeats(experiment: Experiment, played: Results) -> Path:
-    """Write the report with the tables of all repeats, unfinished tasks counted as failures.
+def over_repeats(experiment: Experiment, played: Results) -> doc.Chapter:
+    """Return the mean and standard deviation over all repeats, unfinished tasks counted as failures."""
+    repeats = [count_unfinished(arms) for arms in played.values()]
 
-    Return the path of report.html.
-    """
-    counted = {name: count_unfinished(arms) for name, arms in played.items()}
-    trials = range(experiment.loop.trials)
-    left = sum(max(arm.incomplete for arm in arms) for arms in played.values())
-    unfinished = f" {left} of them were left unfinished and count as failures." if left else ""
-    tasks = next(iter(counted.values()))[0].solved_NT.shape[1]
-    sentence = (
-        f"Share of {tasks} {experiment.environment.name} tasks solved: mean and standard deviation over {len(played)} "
-        f"repeats, each with other random numbers.{unfinished}"
-    )
-
-    def mean(repeats: Sequence[ArmResult], trial: int) -> doc.Cell:
-        shares = [arm.share_solved(trial) for arm in repeats]
+    def mean(arms: Sequence[ArmResult], trial: int) -> doc.Cell:
+        shares = [arm.share_solved(trial) for arm in arms]
         return doc.number(fmean(shares), ".3f", f" ± {stdev(shares):.3f}")
 
-    means: list[doc.Row] = [
-        {"arm": arm, **{doc.trial_column(trial, "by trial"): mean(repeats, trial) for trial in trials}}
-        for arm, *repeats in zip(experiment.eval.arms, *counted.values(), strict=True)
-    ]
-    each: list[doc.Row] = [
-        {
-            "repeat": name,
-            "arm": doc.arm_cell(arm.name, arm.name.removeprefix(f"{name}/")),
-            **{doc.trial_column(trial, "by trial"): doc.number(arm.share_solved(trial), ".3f") for trial in trials},
-            "more": doc.Cell(words="report", part=name),
-        }
-        for name, arms in counted.items()
-        for arm in arms
-    ]
-    mean_table = doc.table(means, "Mean and standard deviation over the repeats.")
-    chapters = [
-        doc.chapter("Solved over all repeats", sentence, mean_table),
-        doc.chapter("Solved in each repeat", doc.table(each, "Share of tasks solved in each repeat.")),
-    ]
-    return _write(write_repeats, experiment, f"{len(played)} repeats", chapters, played)
-
-
-def write_domains(played: Sequence[tuple[Experiment, Results]]) -> Path:
-    """Write the report of the run with a table of all domains, unfinished tasks counted as failures.
-
-    Return the path of report.html.
-    """
+    trials = range(experiment.loop.trials)
     rows: list[doc.Row] = [
-        {
-            "domain": experiment.domain,
-            "arm": arm.name,
-            "tasks": rates.tasks,
-            "unfinished": arm.incomplete,
-            "solved at trial 0": interval_cell(bootstrap(arm.solved_by(0))),
-            "solved by the last trial": interval_cell(bootstrap(arm.solved_by(-1))),
-            "more": doc.Cell(words="report", part=experiment.domain),
-        }
-        for experiment, results in played
-        for rates in map(Rates, results.values())
-        for arm in rates.all_tasks
+        {"arm": arm, **{doc.trial_column(trial, "by trial"): mean(arms, trial) for trial in trials}}
+        for arm, *arms in zip(experiment.eval.arms, *repeats, strict=True)
     ]
-    sentence = (
-        "Share of held-out tasks solved, with 95% intervals over tasks; unfinished tasks count as failures. The "
-        "adapters are trained on the ratings of all domains."
+    caption = (
+        f"Share of tasks solved, unfinished ones counted as failures: mean and standard deviation over {len(played)} "
+        "repeats, each with other random numbers."
     )
-    shown = doc.table(rows, "Share of the tasks of each domain that were solved.")
-    run = played[0][0].model_copy(update={"domain": ""})
-    chapters = [doc.chapter("Solved in each domain", sentence, shown)]
-    return _write(write_domains, run, f"{len(played)} domains, one reflector", chapters, {})
-
-
-def _write(
-    write: Callable[..., Path], experiment: Experiment, title: str, chapters: Sequence[doc.Chapter], played: Results
-) -> Path:
-    arms = list(chain.from_iterable(played.values()))
-    return write_files(experiment, experiment.report_folder, title, _add_source(write, chapters), arms)
+    return doc.chapter("Solved over all repeats", doc.table(rows, caption))

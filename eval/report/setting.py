@@ -3,9 +3,8 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
-from string import ascii_uppercase
 from textwrap import shorten
 from typing import Any
 
@@ -25,7 +24,7 @@ from retroformer.run.stage_metrics import METRICS, read_metrics
 
 from ..play.verify import VerifiedModel
 from .report_input import ReportInput, each_seed
-from .training import TrainedAdapter, adapters_in, sort_by_stage, trained_adapters
+from .training import adapters_in, sort_by_stage, trained_adapters
 
 _HASH_SHOWN = 12
 _PROBE_SHOWN = 200
@@ -41,8 +40,7 @@ _CONFIG_FILE = "config.yaml"
 _VALUE_SHOWN = 120
 """Most characters shown of a value; the whole config has all."""
 _CONFIGS_NOTE = (
-    "The config that each stage stored beside its adapter, and the settings that its weights depend on. Sections that "
-    "training does not read, ",
+    "The config that each stage stored beside its adapter. Sections that training does not read, ",
     doc.code("eval"),
     " and ",
     doc.code("gate"),
@@ -166,7 +164,7 @@ def _retries(arm: Arm) -> doc.Words:
 
 
 def stage_configs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
-    """Yield the settings of each stage, the keys on which configs differ, and each config once, if a stage ran.
+    """Yield the keys on which the configs of the stages and of the evaluation differ, if a stage ran.
 
     The stages are those of the report's models, and the other finished ones of the run.
     """
@@ -176,21 +174,13 @@ def stage_configs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     stages = {adapter.folder.resolve(): adapter for adapter in sort_by_stage([*finished, *trained])}
     if not stages:
         return
-    # Different configs are named by a letter, or by a number beyond the alphabet.
-    letters = chain(ascii_uppercase, map(str, count()))
-    named: dict[str, Mapping[str, Any]] = {}
-    users = defaultdict[str, list[str]](list)
-    rows = []
-    for folder, adapter in stages.items():
-        config, name = _config(folder / _CONFIG_FILE), doc.DASH
-        if config:
-            name = next((name for name, known in named.items() if known == config), "") or next(letters)
-            named[name] = config
-            users[name].append(adapter.title)
-        rows.append(_row(adapter, name))
-    settings = doc.table(rows, "The settings of each training stage.")
-    folded = [_folded(named[name], f"Config {name}: {', '.join(dict.fromkeys(users[name]))}") for name in named]
-    yield doc.chapter("What each stage ran with", _CONFIGS_NOTE, settings, _differences(experiment, named), *folded)
+    # Stages of one config share a column.
+    users = dict[str, list[str]]()
+    for folder in stages:
+        if config := _config(folder / _CONFIG_FILE):
+            users.setdefault(json.dumps(config, default=str), []).append("/".join(folder.parts[-2:]))
+    named = {", ".join(names): json.loads(config) for config, names in users.items()}
+    yield doc.chapter("What each stage ran with", _CONFIGS_NOTE, _differences(experiment, named))
 
 
 def origin(evaluation: ReportInput) -> Iterator[doc.Chapter]:
@@ -207,25 +197,9 @@ def _folded(config: Mapping[str, Any], title: str) -> doc.Folded:
     return doc.Folded(title=title, text=yaml.safe_dump(config, sort_keys=False, allow_unicode=True), language="yaml")
 
 
-def _row(adapter: TrainedAdapter, config: str) -> doc.Row:
-    inputs, revision = adapter.metrics.inputs, adapter.metrics.measure("code") or {}
-    given = {name: inputs.get(name) for name in ("quantization", "dtype", "max_length")}
-    given |= {f"lora.{name}": value for name, value in inputs.get("lora", {}).items()}
-    settings = {name: value for name, value in (inputs.get("optimizer", {}) | given).items() if value is not None}
-    seed = inputs.get("seed", doc.DASH)
-    return {
-        "stage": adapter.title,
-        "adapter": adapter.cell(),
-        "config": config,
-        "seed": seed if isinstance(seed, int) else _value(seed),
-        "settings": ", ".join(f"{name} {_value(value)}" for name, value in settings.items()),
-        "commit": str(revision.get("commit", doc.DASH))[:12] + " with changes" * bool(revision.get("dirty")),
-    }
-
-
 def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> doc.Part | doc.Words:
     """Return the keys on which the configs differ, with the value in each."""
-    configs = {"evaluation": experiment.as_file()} | {f"config {name}": config for name, config in named.items()}
+    configs = {"evaluation": experiment.as_file(), **named}
     flat = {title: dict(_flat(config)) for title, config in configs.items()}
     rows = list[doc.Row]()
     for key in dict.fromkeys(chain.from_iterable(flat.values())):

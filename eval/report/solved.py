@@ -37,7 +37,7 @@ def by_trial(evaluation: ReportInput) -> Iterator[doc.Chapter]:
 def differences(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     rates = evaluation.rates
     if len(evaluation.results) > 1:
-        shown = views(rates, lambda arms: [paired_differences(arms)])
+        shown = views(rates, lambda arms: [paired_differences(arms), *return_differences(arms)])
         yield doc.chapter("Differences after the last trial, paired by task", *shown)
 
 
@@ -102,8 +102,34 @@ def paired_differences(results: Sequence[ArmResult]) -> doc.Table:
     )
 
 
+def return_differences(results: Sequence[ArmResult]) -> Iterator[doc.Table]:
+    """Yield the differences of graded returns, such as a score from 0 to 1; nothing if every task is solved or not."""
+    if all(np.isin(arm.last_returns, (0.0, 1.0)).all() for arm in results):
+        return
+    yield doc.table(
+        [
+            {
+                "first arm": doc.arm_cell(first.name),
+                "second arm": doc.arm_cell(second.name),
+                "first - second": interval_cell(stats.bootstrap(difference), arms=(first.name, second.name)),
+                "only first higher": int((one_T > 0).sum()),
+                "only second higher": int((one_T < 0).sum()),
+                "randomisation p": doc.DASH if first.pooled or second.pooled else _p_cell(stats.sign_flip(one_T)),
+            }
+            for first, second in stats.arm_pairs(results)
+            for difference in [stats.difference(first.last_returns, second.last_returns)]
+            for one_T in [stats.mean_over_seeds(difference)]
+        ],
+        "Differences in the return after the last trial, with the test of random signs.",
+    )
+
+
+def _p_cell(p_value: float) -> doc.Cell:
+    return doc.Cell(words=stats.plain_p(p_value), value=p_value)
+
+
 def solved_of_failed(results: Sequence[ArmResult]) -> list[doc.Part]:
-    """Return how many of the tasks that failed at trial 0 each arm solved later, and the differences between arms."""
+    """Return how many of the tasks that failed at trial 0 each arm solved later, by each trial."""
     failed_T = stats.first_failures(results)
     if not failed_T.any():
         return [doc.Paragraph(words="No task failed at trial 0.")]
@@ -111,15 +137,6 @@ def solved_of_failed(results: Sequence[ArmResult]) -> list[doc.Part]:
 
     def counts(result: ArmResult | SeedResult) -> doc.Row:
         return {_by(trial): _count(result.solved_by(trial)[..., failed_T]) for trial in trials}
-
-    def differences(first: ArmResult, second: ArmResult) -> doc.Row:
-        cells = dict[str | doc.Column, doc.Cell]()
-        for trial in trials:
-            difference = stats.difference(*(arm.solved_by(trial)[..., failed_T] for arm in (first, second)))
-            cells[_by(trial)] = _difference_cell(first, second, difference)
-            if any(arm.pooled for arm in results):
-                cells[_by(trial, f", {_THESE_SEEDS}")] = _interval_over_tasks(difference)
-        return cells
 
     shown: list[doc.Part] = []
     if own := [doc.emphasis(arm.name) for arm in results if not arm.shares_first]:
@@ -130,17 +147,11 @@ def solved_of_failed(results: Sequence[ArmResult]) -> list[doc.Part]:
     caption = "Number and share of the tasks failed at trial 0 that were solved later."
     solved = [{"arm": doc.arm_cell(result.name), **counts(result)} for result in arms_and_seeds(results)]
     shown.append(doc.table(solved, caption, failed))
-    if compared := [
-        {"first arm": doc.arm_cell(first.name), "second arm": doc.arm_cell(second.name), **differences(first, second)}
-        for first, second in stats.arm_pairs(results)
-    ]:
-        caption = "Differences in the share of these tasks solved, first arm minus second arm."
-        shown.append(doc.table(compared, caption, failed))
     return shown
 
 
-def _by(trial: int, after: str = "") -> doc.Column:
-    return doc.trial_column(trial, "by trial", after)
+def _by(trial: int) -> doc.Column:
+    return doc.trial_column(trial, "by trial")
 
 
 def _difference_cell(first: ArmResult, second: ArmResult, difference: stats.Groups) -> doc.Cell:
@@ -160,7 +171,7 @@ def _exact_test(first: ArmResult, second: ArmResult) -> doc.Row:
     return {
         "only first solved": doc.DASH if p_value is None else int((first_T > second_T).sum()),
         "only second solved": doc.DASH if p_value is None else int((second_T > first_T).sum()),
-        "McNemar p": doc.DASH if p_value is None else doc.Cell(words=stats.plain_p(p_value), value=p_value),
+        "McNemar p": doc.DASH if p_value is None else _p_cell(p_value),
     }
 
 

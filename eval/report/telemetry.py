@@ -7,7 +7,6 @@ appendix E.2 ends with the word "Reflection:", so an answer may begin with that 
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from retroformer.environments.extras import TaskFacts
 from retroformer.files import document as doc
@@ -28,12 +27,9 @@ _NOTE = (
     f"{RESTATEMENT_SHARE:.0%}. A structured reflection has both sections of Retroformer's Fig. 7.",
 )
 
-_TITLE = r"(?P<{name}>(?:self[- ]?)?reflections?|(?:(?:my|the|a) )?new plan)"
-_DECORATION = r"[#*_>\s-]*(?:\d+[.)]\s*)?[*_]*"
 _HEADING = re.compile(
-    # On a line of its own as a Markdown heading or in bold, or at the start of a line or sentence before a colon.
-    rf"^[>\s-]*(?:\d+[.)]\s*)?[#*_]+\s*(?:\d+[.)]\s*)?{_TITLE.format(name='line')}\s*[*_]*:?[*_]*[ \t]*$"
-    rf"|(?:^|(?<=[.!?;])){_DECORATION}{_TITLE.format(name='colon')}\s*[*_]*\s*:",
+    # At the start of a line or sentence, perhaps numbered or in Markdown, before a colon or the end of the line.
+    r"(?:^|(?<=[.!?;]))[\W\d_]*((?:self[- ]?)?reflections?|(?:my |the |a )?new plan)[ \t*_]*(?::[*_]*|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 _WORD = re.compile(r"\w")
@@ -58,7 +54,7 @@ class AdviceTelemetry:
 
     def _add(self, stored: str, reflection: Reflection, failure: Trajectory | None) -> None:
         text = reflection.text
-        structure, copies = read_structure(text), copied_share(text, text_before(reflection, failure))
+        (reflects, plans), copies = read_structure(text), copied_share(text, text_before(reflection, failure))
         self._models[stored].add(reflection.author.model)
         self._copied[stored] += copies
         for counter in self._distinct[stored]:
@@ -67,9 +63,9 @@ class AdviceTelemetry:
             reflections=1,
             words=len(text.split()),
             restating=copies >= RESTATEMENT_SHARE,
-            reflection=structure.reflection,
-            new_plan=structure.new_plan,
-            structured=structure.complete,
+            reflection=reflects,
+            new_plan=plans,
+            structured=reflects and plans,
         )
 
     def chapters(self) -> Iterator[doc.Chapter]:
@@ -96,19 +92,8 @@ class AdviceTelemetry:
             yield doc.chapter("How the reflections were written", _NOTE, form)
 
 
-class Structure(NamedTuple):
-    """Which sections a reflection has; a title without text below it is no section."""
-
-    reflection: bool
-    new_plan: bool
-
-    @property
-    def complete(self) -> bool:
-        return self.reflection and self.new_plan
-
-
-def read_structure(text: str) -> Structure:
-    """Return which of the two sections a text has.
+def read_structure(text: str) -> tuple[bool, bool]:
+    """Return whether a text has a reflection, and whether a new plan; a title without text below it is no section.
 
     Titles may be in any case and order, numbered, in Markdown, or in the middle of a line after a sentence. The text
     before a plan that comes first is the reflection.
@@ -116,10 +101,10 @@ def read_structure(text: str) -> Structure:
     headings = list(_HEADING.finditer(text))
     ends = [*(heading.start() for heading in headings[1:]), len(text)]
     titles = {
-        (heading["line"] or heading["colon"]).lower()
+        heading[1].lower()
         for heading, end in zip(headings, ends, strict=False)
         if _WORD.search(text, heading.end(), end)
     }
     plans = any("plan" in title for title in titles)
     untitled = plans and _WORD.search(text, 0, headings[0].start()) is not None
-    return Structure(untitled or any("reflection" in title for title in titles), plans)
+    return untitled or any("reflection" in title for title in titles), plans

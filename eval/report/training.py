@@ -259,6 +259,7 @@ def training_table(trained: Sequence[TrainedAdapter]) -> doc.Table:
             "tokens": doc.number(adapter.metrics.tokens, ","),
             "CPU-s": doc.DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else doc.number(cpu, ",.0f"),
             "peak GiB": doc.number(adapter.metrics.peak_memory_bytes / 2**30, ".1f"),
+            "commit": str((adapter.metrics.measure("code") or {}).get("commit", doc.DASH))[:12],
         }
         for adapter in trained
     ]

@@ -107,110 +107,129 @@ _MARKERS = (
     "M-5 -2h3v-3h4v3h3v4h-3v3h-4v-3h-3z",
     "M-5 -2h10v4h-10z",
 )
-"""Shapes around (0, 0), so that a series is known by more than its colour. With eight hues they make 56 pairs."""
-_HUES = 8
+"""Shapes around (0, 0), so that a series is known by more than its colour. With the hues they make 50 pairs."""
+_HUES = 7
+"""Hues that series share. The first series, the reference of a report, has another of its own."""
 _MOST_MARKED = 30
 """Longer series get eight markers instead of one per point, and a band instead of error bars."""
 _MOST_POINTS = 400
-_LEGEND_ROW = 22
+_LABEL_ROW = 16
+_CHARACTER = 6.7
+"""Mean width of a character of a label."""
 _INTERVAL_ROW = 44
-_WIDEST_BAR = 72
 _LONGEST_NAME = 34
 """Longest name that still fits beside its numbers on a narrow screen."""
 _STYLE = Path(__file__).parent / "static" / "figures.css"
 
 
-def svg(chart: LineChart | IntervalChart, title: str) -> Markup:
-    """Return a chart, without a legend, as a part of a page."""
-    return _part(title, *(_lines(chart) if isinstance(chart, LineChart) else _intervals(chart)))
+def svg(chart: LineChart | IntervalChart, title: str, links: Mapping[str, str] | None = None) -> Markup:
+    """Return a chart as a part of a page; the rows of an interval chart link to these addresses by their names."""
+    height, drawn = _lines(chart) if isinstance(chart, LineChart) else _intervals(chart, links or {})
+    # The links within an image are lost on those who hear it.
+    role = "group" if isinstance(chart, IntervalChart) and any((links or {}).values()) else "img"
+    return Markup('<svg class="chart" role="{}" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+        role, visible(title), _FRAME.width, short(height), drawn
+    )
 
 
-def legend(chart: LineChart | IntervalChart, links: Mapping[str, str] | None = None) -> Markup:
-    """Return the list of the series with their marks, for a page; names with a link are linked.
+def legend(chart: LineChart | IntervalChart, links: Mapping[str, str]) -> Markup:
+    """Return the list of the lines with their marks, the highest last value first, for a page; nothing for intervals.
 
-    An interval chart has its names in the drawing, so its list has only links, and without links there is none.
+    Names with a link are linked.
     """
-    linked, item = links or {}, Markup("<li>{}</li>")
     if isinstance(chart, IntervalChart):
-        entries = [item.format(_link(row.name, linked)) for row in chart.rows if row.name in linked]
-        entries = [item.format("Stories of"), *entries] if entries else []
-    else:
-        drawn = '<li class="s{}"><svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{}"/></svg>{}{}</li>'
-        entries = [
-            Markup(drawn).format(
-                number % _HUES, _marker(number), _link(series.name, linked), f" {series.note}".rstrip()
-            )
-            for number, series in enumerate(chart.series)
-        ]
-    listed = Markup('<ul class="legend">{}</ul>').format(Markup("").join(entries))
-    return listed if entries or isinstance(chart, LineChart) else Markup("")
+        return Markup("")
+    drawn = '<li class="s{}"><svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{}"/></svg>{}{}</li>'
+    order = sorted(enumerate(chart.series), key=lambda entry: -entry[1].points[-1][1] if entry[1].points else 0.0)
+    entries = [
+        Markup(drawn).format(
+            _hue(number),
+            _marker(number),
+            _linked(escape(visible(series.name)), links.get(series.name, "")),
+            f" {series.note}".rstrip(),
+        )
+        for number, series in order
+    ]
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(entries))
 
 
 def file(chart: LineChart | IntervalChart, title: str) -> str:
-    """Return a chart with its legend and style, as a file."""
-    height, drawn = _lines(chart) if isinstance(chart, LineChart) else _intervals(chart)
-    for number, series in enumerate(chart.series if isinstance(chart, LineChart) else ()):
-        y = height + _LEGEND_ROW * 0.6
-        marked = Markup('<g class="s{}"><path transform="translate({} {})" d="{}"/></g>')
-        drawn += marked.format(number % _HUES, _FRAME.left + 4, short(y - 4), _marker(number))
-        drawn += text(_FRAME.left + 16, y, f"{series.name} {series.note}", "start")
-        height += _LEGEND_ROW
+    """Return a chart with its style as a file; lines have their names at their ends."""
+    height, drawn = _lines(chart) if isinstance(chart, LineChart) else _intervals(chart, {})
+    width = _FRAME.width
+    if isinstance(chart, LineChart):
+        longest = max((len(f"{series.name} {series.note}") for series in chart.series), default=0)
+        width += 20 + _CHARACTER * longest
+        height = max(height, _FRAME.top + _LABEL_ROW * len(chart.series) + 10)
+        drawn += _labels(chart)
     style = Markup(_STYLE.read_text(encoding="utf-8"))
-    size = Markup('viewBox="0 0 {0} {1}" width="{0}"').format(_FRAME.width, short(height))
+    size = Markup('viewBox="0 0 {0} {1}" width="{0}"').format(short(width), short(height))
     opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{}" {}>')
     return opening.format(visible(title), size) + Markup("<style>{}</style>{}</svg>\n").format(style, drawn)
 
 
+def _labels(chart: LineChart) -> Markup:
+    """Return the names of the lines to the right of the plot, each as near to the end of its line as others allow."""
+    place = _places_of(chart)
+    ends = [(number, place(series.points[-1])) for number, series in enumerate(chart.series) if series.points]
+    ends.sort(key=lambda end: end[1][1])
+    heights = list[float]()
+    for _, (_, y) in ends:
+        heights.append(max(y, heights[-1] + _LABEL_ROW) if heights else y)
+    lowest = max(_FRAME.floor, _FRAME.top + _LABEL_ROW * (len(ends) - 1))
+    left, drawn = _FRAME.width + 8, Markup("")
+    for place_from_below, ((number, end), y) in enumerate(zip(reversed(ends), reversed(heights), strict=True)):
+        height, series = min(y, lowest - place_from_below * _LABEL_ROW), chart.series[number]
+        drawn += Markup('<g class="s{}">{}<path transform="translate({} {})" d="{}"/></g>{}').format(
+            _hue(number),
+            line(end, (left - 6, height)),
+            left,
+            short(height),
+            _marker(number),
+            text(left + 9, height + 4, f"{series.name} {series.note}".rstrip(), "start"),
+        )
+    return drawn
+
+
+def _places_of(chart: LineChart) -> "_Place":
+    across, up = _axes(chart)
+    return lambda point: (_FRAME.x(across, point[0]), _FRAME.y(up, point[1]))
+
+
+def _axes(chart: LineChart) -> tuple[Axis, Axis]:
+    lines = [part for series in chart.series for part in (series.points, *series.members)]
+    ys = [y for part in lines for _, y in part] + [
+        bound for one in chart.series for pair in one.bounds for bound in pair
+    ]
+    return Axis.around([x for part in lines for x, _ in part], chart.x_ticks), Axis.around(ys, chart.y_ticks)
+
+
 def _lines(chart: LineChart) -> tuple[float, Markup]:
-    lines = [part for series in chart.series for part in (series.points, series.dotted, *series.members)]
-    xs = [x for part in lines for x, _ in part]
-    ys = [y for part in lines for _, y in part]
-    bounds = [bound for series in chart.series for pair in series.bounds for bound in pair]
-    across, up = Axis.around(xs, chart.x_ticks), Axis.around([*ys, *bounds], chart.y_ticks)
-
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        return _FRAME.x(across, point[0]), _FRAME.y(up, point[1])
-
+    place = _places_of(chart)
     drawn = Markup("").join(_series(number, series, place) for number, series in enumerate(chart.series))
-    return _FRAME.height, _FRAME.grid(across, up, chart.x_title, chart.y_title) + drawn
+    return _FRAME.height, _FRAME.grid(*_axes(chart), chart.x_title, chart.y_title) + drawn
 
 
-def _intervals(chart: IntervalChart) -> tuple[float, Markup]:
+def _intervals(chart: IntervalChart, links: Mapping[str, str]) -> tuple[float, Markup]:
     frame = _FRAME._replace(left=10, top=0, height=_INTERVAL_ROW * len(chart.rows) + 8 + _FRAME.bottom)
     across = Axis.around([0.0, *(end for row in chart.rows for end in (row.low, row.high))])
-    zero = frame.x(across, 0.0)
-    drawn = Markup('<g class="zero">{}</g>').format(line((zero, 0), (zero, frame.floor)))
+    zero, drawn = frame.x(across, 0.0), Markup("")
     for number, row in enumerate(chart.rows):
+        # The line at zero leaves room for the names, which stand above their intervals.
         y = number * _INTERVAL_ROW + 34.0
+        drawn += Markup('<g class="zero">{}</g>').format(line((zero, y - 10), (zero, y + 14)))
         name = row.name if len(row.name) <= _LONGEST_NAME else f"{row.name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
         low, mean, high = (frame.x(across, value) for value in (row.low, row.mean, row.high))
         drawn += Markup('<g class="row {}"><title>{}</title>{}{}{}<circle cx="{}" cy="{}" r="5"/></g>').format(
             "same" if not row.claimed else "gain" if row.mean > 0 else "loss",
             visible(row.name),
-            text(0, y - 14, name, "start"),
+            _linked(text(0, y - 14, name, "start"), links.get(row.name, "")),
             text(frame.width, y - 14, f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]".replace("-", _MINUS), "end"),
             line((low, y), (high, y)),
             short(mean),
             short(y),
         )
     return frame.height, frame.grid(across, None, chart.x_title) + drawn
-
-
-def bar_chart(title: str, bars: Sequence[tuple[str, float]], x_title: str, y_title: str) -> Markup:
-    """Return a chart of bars in order, each with its label below, as a part of a page."""
-    up = Axis.around([0.0, *(value for _, value in bars)])
-    room = _FRAME.plot_width / max(1, len(bars))
-    width = min(room - 2, _WIDEST_BAR)
-    every = math.ceil(len(bars) / 10)
-    drawn = _FRAME.grid(None, up, x_title, y_title)
-    for number, (label, value) in enumerate(bars):
-        middle, y = _FRAME.left + (number + 0.5) * room, _FRAME.y(up, value)
-        drawn += Markup('<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}: {:g}</title></rect>').format(
-            *map(short, (middle - width / 2, y, width, _FRAME.floor - y)), visible(label), value
-        )
-        if number % every == 0:
-            drawn += text(middle, _FRAME.floor + 18, label, "middle")
-    return _part(title, _FRAME.height, drawn)
 
 
 def thin(points: Sequence[tuple[float, float]]) -> Points:
@@ -232,19 +251,20 @@ def _series(number: int, series: Series, place: _Place) -> Markup:
         for (x, _), (low, high) in zip(series.points, series.bounds, strict=False)
         if math.isfinite(low) and math.isfinite(high)
     ]
-    points = _places(series.points, place)
+    points = tuple(point for point in series.points if all(map(math.isfinite, point)))
     parts = [
         *(_polyline("member", _places(member, place)) for member in series.members),
         *([line(*pair) for pair in ends] if sparse else _band(ends)),
-        _polyline("dotted", _places(series.dotted, place)),
-        _polyline("", points),
+        _polyline("", _places(points, place)),
         *(
-            Markup('<path transform="translate({} {})" d="{}"/>').format(short(x), short(y), _marker(number))
-            for x, y in (points if sparse else points[:: math.ceil(len(points) / 8)])
+            Markup('<path transform="translate({} {})" d="{}"><title>{}: {:.3g}</title></path>').format(
+                *map(short, place(point)), _marker(number), visible(series.name), point[1]
+            )
+            for point in (points if sparse else points[:: math.ceil(len(points) / 8)])
         ),
     ]
     inside = Markup("").join(parts)
-    return Markup('<g class="s{}"><title>{}</title>{}</g>').format(number % _HUES, visible(series.name), inside)
+    return Markup('<g class="s{}"><title>{}</title>{}</g>').format(_hue(number), visible(series.name), inside)
 
 
 def _places(points: Points, place: _Place) -> list[tuple[float, float]]:
@@ -268,15 +288,13 @@ def _svg_points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _marker(number: int) -> str:
-    return _MARKERS[number % len(_MARKERS)]
+    # Series of one hue differ in their shapes.
+    return _MARKERS[(number + max(0, number - 1) // _HUES) % len(_MARKERS)]
 
 
-def _link(name: str, links: Mapping[str, str]) -> Markup:
-    shown = escape(visible(name))
-    return Markup('<a href="{}">{}</a>').format(links[name], shown) if name in links else shown
+def _hue(number: int) -> int:
+    return 1 + (number - 1) % _HUES if number else 0
 
 
-def _part(title: str, height: float, drawn: Markup) -> Markup:
-    return Markup('<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        visible(title), _FRAME.width, short(height), drawn
-    )
+def _linked(shown: Markup, address: str) -> Markup:
+    return Markup('<a href="{}">{}</a>').format(address, shown) if address else shown

@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from retroformer.coach.stories.reading import story_arms, stream_stories
 from retroformer.coach.stories.runs import OpenRun
@@ -22,44 +21,21 @@ from retroformer.method.records import Outcome, Trajectory
 from retroformer.method.repetition import words_of
 from retroformer.run.store.rows import ArmCounts
 
-
-class Order(NamedTuple):
-    """Order of stories by one value, then by task, run and arm, so that pages of a list do not overlap."""
-
-    value: str
-    """SQL expression that is never NULL; stories without a value come last."""
-    descending: bool = False
-
-    def sql(self, *, backwards: bool = False) -> str:
-        """Return the ORDER BY clause."""
-        ways = ("", " DESC")
-        first = self.value + ways[self.descending != backwards]
-        return ", ".join([first, *(name + ways[backwards] for name in _TIE_BREAKERS if name != self.value)])
-
-    def after(self, *, backwards: bool) -> str:
-        """Return the condition for stories behind the one with the parameters `:value`, `:task`, `:run` and `:arm`."""
-        way = "<" if self.descending != backwards else ">"
-        key = f"(task, run, arm) {'<' if backwards else '>'} (:task, :run, :arm)"
-        # The first part bounds the range of the SQL index that is read; OR alone does not.
-        return f"{self.value} {way}= :value AND ({self.value} {way} :value OR {key})"
-
-
-_TIE_BREAKERS = ("task", "run", "arm")
 SORTS = {
-    "task": Order("task"),
-    "attempts": Order("attempts", descending=True),
-    "first": Order("ifnull(first, -9e999)", descending=True),
-    "last": Order("ifnull(last, -9e999)", descending=True),
-    "best": Order("ifnull(best, -9e999)", descending=True),
-    "worst": Order("ifnull(worst, 9e999)"),
-    "actions": Order("actions", descending=True),
-    "tokens": Order("tokens", descending=True),
+    "task": "task, run, arm",
+    "attempts": "attempts DESC, task, run, arm",
+    "first": "ifnull(first, -9e999) DESC, task, run, arm",
+    "last": "ifnull(last, -9e999) DESC, task, run, arm",
+    "best": "ifnull(best, -9e999) DESC, task, run, arm",
+    "worst": "ifnull(worst, 9e999), task, run, arm",
+    "actions": "actions DESC, task, run, arm",
+    "tokens": "tokens DESC, task, run, arm",
 }
-"""Orders by the name of the column that a reader clicks."""
+"""Orders by the name of the column that a reader clicks; stories without a value come last."""
 
-_VERSION = 5
+_VERSION = 6
 """Changes with the tables: a file of another version is built anew."""
-_NAMES = ("story", "advice", "author", "author_word", "words")
+_NAMES = ("story", "advice", "words")
 _TABLES = """
 CREATE TABLE story (
     id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts TEXT, attempts INTEGER, trials INTEGER,
@@ -69,25 +45,18 @@ CREATE TABLE story (
 CREATE UNIQUE INDEX story_key ON story (run, arm, task);
 CREATE INDEX story_outcome ON story (run, arm, outcome, solved_at, trials, task);
 CREATE INDEX story_mark ON story (mark) WHERE mark != '';
-CREATE TABLE author (id INTEGER PRIMARY KEY, run TEXT, arm TEXT, model TEXT, UNIQUE (run, arm, model));
 CREATE TABLE advice (
-    run TEXT, arm TEXT, task TEXT, author INTEGER, rating REAL, words INTEGER, flags TEXT, written_at TEXT, text TEXT
+    run TEXT, arm TEXT, task TEXT, model TEXT, rating REAL, words INTEGER, flags TEXT, written_at TEXT
 );
 CREATE INDEX advice_key ON advice (run, arm, task);
-CREATE INDEX advice_rating ON advice (run, arm, rating);
-CREATE INDEX advice_author ON advice (author, words, rating, flags, written_at);
-CREATE TABLE author_word (
-    author INTEGER, word TEXT, pieces INTEGER, PRIMARY KEY (author, word)
-) WITHOUT ROWID;
+CREATE INDEX advice_model ON advice (run, arm, model, words, rating, flags, written_at);
 CREATE VIRTUAL TABLE words USING fts5(task, advice, steps, content='', detail=none, tokenize='unicode61');
 """
-"""`author_word` has the number of pieces of advice of an author that hold a word. `words` has no positions: a search
-needs none, and the positions of a frequent word in long texts would take longer to read than a page may take."""
+"""`words` has no positions: a search needs none, and those of a frequent word would take longer to read than a page may
+take."""
 
 
 _OWN = "WHERE run = ? AND arm = ? AND task = ?"
-_KEPT_CHARACTERS = 2000
-"""Characters of a piece of advice in the index; the store has all."""
 _SHOWN_CHARACTERS = 300
 """Characters of the last advice in the table of stories."""
 _WRITE_BATCH = 20
@@ -210,7 +179,7 @@ def _create(connection: sqlite3.Connection) -> None:
         connection.execute(f"DROP {kind} {name}")
     connection.executescript(_TABLES)
     for name, order in SORTS.items():
-        connection.execute(f"CREATE INDEX story_by_{name} ON story ({order.sql()})")
+        connection.execute(f"CREATE INDEX story_by_{name} ON story ({order})")
     connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
@@ -247,30 +216,20 @@ def _write_story(connection: sqlite3.Connection, story: Story, facts: str) -> No
 def _delete_story(connection: sqlite3.Connection, key: tuple[str, str, str]) -> None:
     """Remove a story and its advice, if there is one."""
     connection.execute(f"DELETE FROM story {_OWN}", key)
-    for row in connection.execute(f"SELECT author, text FROM advice {_OWN}", key).fetchall():
-        less = [(row["author"], word) for word in set(words_of(row["text"]))]
-        connection.executemany("UPDATE author_word SET pieces = pieces - 1 WHERE author = ? AND word = ?", less)
     connection.execute(f"DELETE FROM advice {_OWN}", key)
 
 
 def _write_advice(connection: sqlite3.Connection, key: tuple[str, str, str], turn: Turn, model: str) -> None:
-    """Add a piece of advice, and count its words for its author."""
-    author = (*key[:2], model)
-    connection.execute("INSERT OR IGNORE INTO author (run, arm, model) VALUES (?, ?, ?)", author)
-    query = "SELECT id FROM author WHERE run = ? AND arm = ? AND model = ?"
-    (number,) = connection.execute(query, author).fetchone()
-    text = turn.advice[:_KEPT_CHARACTERS]
-    words = words_of(text)
+    """Add a piece of advice."""
     written_at = turn.written_at.isoformat() if turn.written_at is not None else ""
-    row = (*key, number, turn.rating, len(words), _flag_list(turn.flags), written_at, text)
+    row = (*key, model, turn.rating, len(words_of(turn.advice)), _flag_list(turn.flags), written_at)
     connection.execute(f"INSERT INTO advice VALUES ({', '.join('?' * len(row))})", row)
-    query = "INSERT INTO author_word VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET pieces = pieces + 1"
-    connection.executemany(query, [(number, word) for word in sorted(set(words))])
 
 
 def _row(story: Story) -> dict[str, object]:
     """Return the columns of the table of stories that are not its key."""
     attempts = [attempt for turn in story.turns for attempt in turn.attempts]
+    advice = [turn.reflection for turn in story.turns if turn.reflection is not None]
     ratings = [turn.rating for turn in story.turns if turn.rating is not None]
     solved = [turn.key.trial for turn in story.turns if turn.solved]
     tried = [turn for turn in story.chain if turn.attempt is not None]
@@ -285,7 +244,7 @@ def _row(story: Story) -> dict[str, object]:
         "worst": min(ratings, default=None),
         "flags": _flag_list(flag for turn in story.turns for flag in turn.flags),
         "actions": sum(len(attempt.steps) for attempt in attempts),
-        "tokens": sum(attempt.usage.tokens for attempt in attempts),
+        "tokens": sum(usage.tokens for usage in (*(one.usage for one in attempts), *(one.usage for one in advice))),
         "advice": next((turn.advice[:_SHOWN_CHARACTERS] for turn in reversed(story.chain) if turn.advice.strip()), ""),
     }
 
@@ -297,7 +256,7 @@ def _flag_list(flags: Iterable[str]) -> str:
 def _outcome(story: Story) -> str:
     """Return how the story ended: solved at once, solved later, failed, or invalid if the infrastructure stopped it."""
     if any(turn.solved for turn in story.turns):
-        return "solved at once" if story.turns[0].solved else "solved later"
+        return "solved at once" if any(turn.solved and not turn.key.trial for turn in story.turns) else "solved later"
     if story.blocked or any(attempt.outcome is Outcome.INVALID for turn in story.turns for attempt in turn.attempts):
         return "invalid"
     return "failed"

@@ -132,10 +132,8 @@ class Series(Record):
     """Lower and upper bound at each point."""
     members: tuple[Points, ...] = ()
     """Lines whose mean this one is, drawn thin."""
-    dotted: Points = ()
-    """The same quantity computed in another way, drawn dotted."""
     note: str = ""
-    """Text behind the name in the legend."""
+    """Text behind the name."""
 
 
 class LineChart(Record):
@@ -205,8 +203,16 @@ class Report(Record):
     place: str
     """What `retroformer view` opens to show the run: its folder, or EXPERIMENT.yaml if its store is elsewhere."""
     chapters: tuple[Chapter, ...]
+    about: str = ""
+    """What was evaluated, with which models, and when: a line below the title."""
     arms: dict[str, tuple[str, ...]] = Field(default={})
     """Names in the store, one for each training seed, by the name of an arm or seed that a cell is about."""
+
+    @property
+    def conclusion(self) -> tuple[Cell, ...]:
+        """Sentences of the headline, the most important first."""
+        lists = (part.items for part in self.chapters[0].parts if isinstance(part, Listing))
+        return next(lists, ())
 
     @property
     def figures(self) -> tuple[Figure, ...]:

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from ...measure.results import Floats
-from ...measure.statistics import bootstrap, difference, mcnemar
+from ...measure.statistics import bootstrap, difference, mcnemar, plain_p
 from ..index import Index
 from ..site import NoSuchPage, Page, Site
 
 _MOST_TRIALS = 50
-_LISTED = 50
 _MOST_LISTED = 1000
-"""Tasks on a page: by default, and at most."""
+"""Most tasks on a page."""
 GROUPS = {
     "won": "Solved by A, not by B",
     "lost": "Solved by B, not by A",
@@ -54,9 +53,7 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
             raise NoSuchPage(f"There is no arm {parameters[name]!r} to compare.")
     first, second = by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
     shown = [name for name in GROUPS if name == parameters.get("show", "won")]
-    number = parameters.get("number", "")
-    most = min(int(number), _MOST_LISTED) if number.isdecimal() and len(number) < 5 and int(number) else _LISTED
-    return comparison(site, every, (first, second), shown, most)
+    return comparison(site, every, (first, second), shown, _MOST_LISTED)
 
 
 def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown: Sequence[str], most: int) -> Page:
@@ -79,8 +76,6 @@ def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown
             "groups": {name: len(members) for name, members in groups.items()},
             "meanings": GROUPS,
             "lists": {name: groups[name][:most] for name in shown if tasks},
-            "shown": most,
-            "more": most < _MOST_LISTED,
         },
     )
 
@@ -138,7 +133,7 @@ def _lines(solved: Sequence[Floats]) -> Iterable[Mapping[str, Any]]:
     last = max((float(side[np.isfinite(side)].max(initial=0)) for side in solved), default=0)
     for trial in range(min(int(last), _MOST_TRIALS) + 1):
         one, other = ((side <= trial).astype(float) for side in solved)
-        p = mcnemar(one, other) if one.ndim == other.ndim == 1 else None
+        p = plain_p(mcnemar(one, other)) if one.ndim == other.ndim == 1 else None
         interval = bootstrap(difference(one, other))
         yield {"trial": trial, "first": one.mean(), "second": other.mean(), "difference": interval, "p": p}
 

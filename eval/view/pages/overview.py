@@ -1,4 +1,4 @@
-"""Overview: what each run holds, what failed and why, what it cost, and what is running now."""
+"""Overview: what each run showed, what it holds, what failed and why, what it cost, and what is running now."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,12 @@ from retroformer.method.records import Usage
 from retroformer.run.stage_metrics import METRICS
 from retroformer.run.store.rows import ArmCounts
 
+from ...report.html import ReportPage
 from ..site import Page, Site
+from .report import report_of
 
+_SENTENCES = 3
+"""Most sentences of the report's headline that are shown of a run."""
 _CAUSES = 10
 """Most causes of invalid attempts that are shown of a run."""
 
@@ -28,6 +32,7 @@ def overview(site: Site, parameters: Mapping[str, str]) -> Page:
     runs = [
         {
             "source": source,
+            "report": ReportPage(written) if (written := report_of(source)) is not None else None,
             "arms": list(_arms(source, outcomes)),
             "stages": _stages(source.folder),
             "causes": source.store.cause_counts(source.store.arms(), _CAUSES),
@@ -35,7 +40,7 @@ def overview(site: Site, parameters: Mapping[str, str]) -> Page:
         }
         for source in site.sources
     ]
-    return Page("overview.html", "Overview", {"runs": runs})
+    return Page("overview.html", "Overview", {"runs": runs, "sentences": _SENTENCES})
 
 
 def _arms(source: OpenRun, outcomes: Mapping[tuple[str, str], Counter[str]]) -> Iterator[Mapping[str, Any]]:

@@ -1,13 +1,15 @@
 """Report: the report of an evaluation, with links to the stories behind its figures and tables."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from retroformer.coach.stories.runs import OpenRun
-from retroformer.files.document import Report
+from retroformer.errors import RetroformerError
+from retroformer.files.document import Cell, Report
 
 from ...report.files import FILE, read_report
-from ...report.html import ReportLinks, ReportPage
+from ...report.html import Address, ReportPage
 from ..site import NoSuchPage, Page, Site
 from .compare import Side, sides
 
@@ -23,46 +25,54 @@ def report(site: Site, parameters: Mapping[str, str]) -> Page:
         raise NoSuchPage(f"The run {source.name!r} has no report {part!r}.")
     folder = parts.get(part)
     shown = read_report(folder) if folder is not None else None
-    page = None if shown is None else ReportPage(shown, _Links(site, source, shown))
+    page = None if shown is None else ReportPage(shown, _addresses(site, source, shown))
     choices = {other.name: site.link("report", run=other.name) for other in site.sources}
     choices |= {name: site.link("report", run=source.name, part=name) for name in parts if name}
     content = {"source": source, "page": page, "choices": choices, "chosen": part or source.name}
     return Page("report.html", f"Report: {source.name}", content)
 
 
-class _Links(ReportLinks):
-    """Addresses within the site of what stands behind a report; only of what the index holds."""
+def _addresses(site: Site, source: OpenRun, report: Report) -> Address:
+    """Return the addresses within the site of what stands behind a report; only of what the index holds."""
+    run, runs = source.name, {other.name for other in site.sources}
+    held = {side.name for side in sides(site.index)} if report.run == run else set[str]()
 
-    def __init__(self, site: Site, source: OpenRun, report: Report) -> None:
-        self._run, self._index, self._link = source.name, site.index, site.link
-        self._runs = {other.name for other in site.sources}
-        self._sides = {side.name for side in sides(site.index)} if report.run == source.name else set()
-
-    def stories(self, stored: Sequence[str]) -> str:
-        if not any(_side(self._run, [arm]) in self._sides for arm in stored):
+    def stories(stored: Sequence[str]) -> str:
+        if not any(_side(run, [arm]) in held for arm in stored):
             return ""
         # The seeds of an arm are together under its name, which ends in a slash.
-        arm = stored[0] if len(stored) == 1 else f"{stored[0].rpartition('/')[0]}/"
-        return self._link("stories", run=self._run, arm=arm)
+        return site.link("stories", run=run, arm=stored[0] if len(stored) == 1 else f"{_parent(stored)}/")
 
-    def story(self, stored: str, task_id: str) -> str:
-        held = self._index.holds(self._run, stored, task_id)
-        return self._link("story", run=self._run, arm=stored, task=task_id) if held else ""
+    def address(cell: Cell, arms: Mapping[str, Sequence[str]]) -> str:
+        if cell.part:
+            domain = f"{run.partition('/')[0]}/{cell.part}"
+            return site.link("report", run=domain) if domain in runs else site.link("report", run=run, part=cell.part)
+        stored = [arms[name] for name in cell.arms if name in arms]
+        if len(stored) == 2:
+            names = [_side(run, each) for each in stored]
+            return site.link("compare", a=names[0], b=names[1]) if held.issuperset(names) else ""
+        if cell.task:
+            single = bool(stored) and len(stored[0]) == 1 and site.index.holds(run, stored[0][0], cell.task)
+            return site.link("story", run=run, arm=stored[0][0], task=cell.task) if single else ""
+        return stories(stored[0]) if stored else ""
 
-    def comparison(self, first: Sequence[str], second: Sequence[str]) -> str:
-        names = [_side(self._run, stored) for stored in (first, second)]
-        return self._link("compare", a=names[0], b=names[1]) if self._sides.issuperset(names) else ""
+    return address
 
-    def part(self, name: str) -> str:
-        domain = f"{self._run.partition('/')[0]}/{name}"
-        return (
-            self._link("report", run=domain) if domain in self._runs else self._link("report", run=self._run, part=name)
-        )
+
+def _parent(stored: Sequence[str]) -> str:
+    return stored[0].rpartition("/")[0]
 
 
 def _side(run: str, stored: Sequence[str]) -> str:
-    arm = stored[0] if len(stored) == 1 else stored[0].rpartition("/")[0]
-    return Side(run, arm, tuple(stored)).name
+    return Side(run, stored[0] if len(stored) == 1 else _parent(stored), tuple(stored)).name
+
+
+def report_of(source: OpenRun) -> Report | None:
+    """Return a run's own report, if it has one that can be read."""
+    folder = parts_of(source).get("")
+    with suppress(RetroformerError):
+        return None if folder is None else read_report(folder)
+    return None
 
 
 def parts_of(source: OpenRun) -> dict[str, Path]:

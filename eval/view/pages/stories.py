@@ -118,9 +118,7 @@ def story_page(index: Index, chosen: StoryFilter) -> StoryPage:
         (total,) = connection.execute(f"SELECT count(*) FROM story WHERE {condition}", values).fetchone()
         pages = max(1, -(-total // _ROWS))
         page = min(chosen.page, pages)
-        query = (
-            f"SELECT * FROM story WHERE {condition} ORDER BY {SORTS[chosen.sort].sql()} LIMIT {_ROWS} OFFSET :skipped"
-        )
+        query = f"SELECT * FROM story WHERE {condition} ORDER BY {SORTS[chosen.sort]} LIMIT {_ROWS} OFFSET :skipped"
         rows = connection.execute(query, {**values, "skipped": (page - 1) * _ROWS}).fetchall()
     return StoryPage(rows, total, page, pages)
 
@@ -128,18 +126,14 @@ def story_page(index: Index, chosen: StoryFilter) -> StoryPage:
 def neighbours(
     index: Index, chosen: StoryFilter, key: tuple[str, str, str]
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
-    """Return the stories before and after the one of this run, arm and task, in the chosen order; None at an end."""
+    """Return the stories before and after the one of this run, arm and task in the list; None at an end."""
     condition, values = chosen.where()
-    order = SORTS[chosen.sort]
-
-    def nearest(connection: sqlite3.Connection, place: Mapping[str, Any], *, backwards: bool) -> Any:
-        where = f"{condition} AND {order.after(backwards=backwards)}"
-        query = f"SELECT run, arm, task FROM story WHERE {where} ORDER BY {order.sql(backwards=backwards)} LIMIT 1"
-        return connection.execute(query, {**values, **place}).fetchone()
-
+    before = None
     with index.connect() as connection:
-        query = f"SELECT {order.value} AS value, task, run, arm FROM story WHERE run = ? AND arm = ? AND task = ?"
-        place = connection.execute(query, key).fetchone()
-        if place is None:
-            return None, None
-        return tuple(nearest(connection, dict(place), backwards=backwards) for backwards in (True, False))
+        query = f"SELECT run, arm, task FROM story WHERE {condition} ORDER BY {SORTS[chosen.sort]}"
+        listed = connection.execute(query, values)
+        for row in listed:
+            if tuple(row) == key:
+                return before, listed.fetchone()
+            before = row
+    return None, None

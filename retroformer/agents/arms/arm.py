@@ -79,8 +79,6 @@ class Arm(Section):
 
     reads_solution: ClassVar[bool] = False
     """True if its advice uses the solution of the task: an upper bound, not a fair arm."""
-    retrieves: ClassVar[bool] = False
-    """True if its advice was collected on other tasks."""
 
     kind: str
     """Source of the advice: the name of a class of arms."""

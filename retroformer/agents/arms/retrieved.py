@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.errors import MissingInput
@@ -39,8 +39,6 @@ _MANY_PIECES = 20_000
 
 class RetrievedArm(Arm):
     """Advice collected on other tasks, chosen by task similarity and realised rating."""
-
-    retrieves: ClassVar = True
 
     kind: Literal["retrieved"] = "retrieved"
     learns: bool = False

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from retroformer.coach.stories.story import Leaks, Story, Turn, first_difference, flags_of
 from retroformer.method.records import Key, Memory, Outcome, Reflection, Task, Trajectory
-from retroformer.run.arm_names import FIRST_TRIAL, first_trial
+from retroformer.run.arm_names import FIRST_TRIAL, GATE_FIRST_TRIAL, first_trial, is_gate_arm
 from retroformer.run.store import AttemptRow, Store, StoredReflection
 
 _MEMORY = 3
@@ -27,6 +27,8 @@ def story_arms(store: Store) -> dict[str, tuple[str, ...]]:
 
 def shared_trial(store: Store, arm: str, arms: Sequence[str]) -> str | None:
     """Return the one of `arms` that holds trial 0 of this arm's tasks; None if it holds them itself."""
+    if is_gate_arm(arm) and arm != GATE_FIRST_TRIAL:
+        return GATE_FIRST_TRIAL if GATE_FIRST_TRIAL in arms else None
     parts = arm.split("/")
     if parts[0] != "eval" or parts[-1] == "trial 0":
         return None

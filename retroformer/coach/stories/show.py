@@ -11,7 +11,7 @@ from retroformer.coach.stories.runs import OpenRun
 from retroformer.coach.stories.story import Story, Turn
 from retroformer.errors import MissingInput
 from retroformer.files.text import visible
-from retroformer.method.records import Outcome
+from retroformer.method.records import Ending, Outcome
 from retroformer.run.arm_names import COLLECT
 
 _WIDTH = 100
@@ -130,7 +130,9 @@ def _result(turn: Turn) -> str:
     if turn.attempt.outcome is Outcome.INVALID:
         return f"invalid, {visible(turn.attempt.cause)}"
     rating = "" if turn.rating is None else f", rating {_number(turn.rating, signed=True)}"
-    outcome = "solved" if turn.solved else f"failed ({turn.attempt.ending.value})"
+    # A failure at the end that the environment gives needs no reason; the others were cut short.
+    reason = f" ({turn.attempt.ending.value})" if turn.attempt.ending is not Ending.TERMINATED else ""
+    outcome = "solved" if turn.solved else f"failed{reason}"
     repeats = f" (mean of {len(turn.attempts)})" if len(turn.attempts) > 1 else ""
     return f"{outcome}, return {_number(turn.episode_return)}{repeats}{rating}"
 

@@ -224,7 +224,7 @@ def test_several_splits_are_played_as_one(tmp_path: Path) -> None:
     played = {key.task_id: trajectory.task.split for key, trajectory in facts(config, FIRST_TRIAL).trajectories.items()}
     unseen, seen = chosen["valid_unseen"], chosen["valid_seen"]
     assert played == dict.fromkeys(unseen, "valid_unseen") | {seen[0]: "valid_seen"}
-    assert "3 of 3 held-out tasks of splits `valid_unseen` (2) and `valid_seen` (1) were finished" in report
+    assert "3 of 3 held-out tasks of split `valid_unseen` (2) and `valid_seen` (1) were finished" in report
 
 
 def unpack(folder: Path, split: str, count: int) -> list[str]:

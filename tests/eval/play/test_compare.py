@@ -86,7 +86,7 @@ def test_unfinished_tasks_are_left_out_of_the_numbers_until_a_later_run_adds_the
         ):
             compare(config)
         broken = (tmp_path / "runs/toy/eval/report.md").read_text()
-        assert "of 6 held-out tasks of split `held_out` were finished in every arm" in broken
+        assert "of 6 held-out tasks of split `held_out` (6) were finished in every arm" in broken
         assert "6 of 6" not in broken
         assert "answered with something that is not a completion" in broken
         assert broken.count("Over all 6 tasks, unfinished ones counted as failures:") == 3

@@ -159,7 +159,7 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
         given = {(row.key.task_id, row.key.trial): row.reflection.text for row in store.reflections(LEARNING)}
         bound, without = store.conditions(LEARNING), store.conditions(RECALLED)
     returns = {(key.task_id, key.trial): attempt.episode_return for key, attempt in (*first.items(), *retries.items())}
-    reflector, checked, total_gain = RetrievingReflector(before), 0, 0.0
+    reflector, checked = RetrievingReflector(before), 0
     for start in range(0, 32, 10):
         chunk = tasks[start : start + 10]
         for subject in chunk:
@@ -180,7 +180,6 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
             if name in ids
         ]
         reflector.learn(gains)
-        total_gain += sum(gain for _, gain in gains)
     assert checked == len(given) > 20
     recalled = {(row.key.task_id, row.key.trial): row.reflection.text for row in facts(config, RECALLED).reflections}
     assert any(recalled[place] != text for place, text in given.items() if place in recalled), "nothing was learned"
@@ -188,13 +187,6 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
     assert without is not None
     assert "learning" not in without["retrieval"]
     assert (bound["arm"]["learns"], bound["retrieval"]["learning"]["tasks_at_once"]) == (True, 10)
-    report = (config.experiment.folder / "eval" / "report.md").read_text()
-    section = report.partition("## Retrieved advice and what it brought")[2].partition("\n## ")[0]
-    mean_gain = f"{total_gain / len(given):+.3f}"
-    assert f"| learning | yes | {len(set(given.values()))} | {len(given)} | {mean_gain} | " in section
-    solved = sum(attempt.outcome is Outcome.SUCCESS for attempt in retries.values())
-    assert f" | {len(given)} | {mean_gain} | {solved} of {len(given)} (" in section
-    assert f"| recalled | no | {len(set(recalled.values()))} | {len(recalled)} | " in section
 
 
 @pytest.mark.slow

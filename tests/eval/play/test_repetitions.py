@@ -174,7 +174,7 @@ def test_repeats_differ_in_their_random_numbers_and_the_table_has_mean_and_devia
     for arm, of_arm in shares.items():
         assert re.search(rf"^\| {arm} \| .* \| {fmean(of_arm):.3f} ± {stdev(of_arm):.3f} \|$", report, re.MULTILINE)
         for number, share in enumerate(of_arm, start=1):
-            assert re.search(rf"^\| repeat {number} \| {arm} \| .* \| {share:.3f} \|", report, re.MULTILINE)
+            assert re.search(rf"^\| repeat {number} \| {arm} \| .* \| {share:.3f} \[", report, re.MULTILINE)
     for number in (1, 2, 3):
         report = (config.experiment.folder / "eval" / f"repeat {number}" / "report.md").read_text()
         assert f"| repeat {number}/advised | repeat {number}/retry | " in report.partition("## Planned comparisons")[2]

@@ -1,6 +1,7 @@
 """`retroformer eval` killed at random moments ends with the facts and report numbers of an uninterrupted run."""
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,8 +26,9 @@ def arms_in(folder: Path, run: str) -> dict[str, Facts]:
 
 
 def numbers_in(folder: Path, run: str) -> str:
-    """Return the report without its provenance section."""
+    """Return the report without its time and its provenance section."""
     text = (folder / "runs" / run / "eval" / "report.md").read_text()
+    text = re.sub("written .* UTC", "", text)
     return text.partition("## Where this comes from")[0].replace(f"# {run}", "# run")
 
 

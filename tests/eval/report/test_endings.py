@@ -41,11 +41,3 @@ def test_own_judgements_are_counted_against_the_truth(tmp_path: Path) -> None:
 def test_an_agent_that_sees_the_outcome_judges_nothing(tmp_path: Path) -> None:
     groups = counted(tmp_path, (True, None), (False, None))
     assert not any(groups.judged.values())
-
-
-def test_failures_are_sorted_arm_by_arm(tmp_path: Path) -> None:
-    groups = counted(tmp_path, (True, None), (False, None))
-    assert tables_in(markdown(groups.failure_classes()))[0] == [
-        "| trial 0, shared | 2 | 0 of 2 (0%) | 0 of 2 (0%) |",
-        "| x, retries | 1 | 0 of 1 (0%) | 0 of 1 (0%) |",
-    ]

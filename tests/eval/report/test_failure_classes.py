@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.measure.results import arm_results
-from eval.report.attempts import AttemptsByTrial, is_hallucination, is_inefficient
+from eval.report.attempts import FailureClasses, is_hallucination, is_inefficient
 from eval.report.report_input import facts_by_task
 from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
@@ -60,11 +60,11 @@ def rows(folder: Path, attempts: dict[str, list[Trajectory]], arms: dict[str, li
         for trial, attempt in enumerate(made):
             for stored in stored_arms if trial else [FIRST_TRIAL]:
                 add_trajectory(store, Key(arm=stored, task_id=name, trial=trial), attempt)
-    classes = AttemptsByTrial(arm_results(store, [task(name) for name in attempts], arms, trials=3))
+    classes = FailureClasses(arm_results(store, [task(name) for name in attempts], arms, trials=3))
     for facts in facts_by_task(store, FIRST_TRIAL, dict.fromkeys(stored_arms, FIRST_TRIAL)):
         classes.add(facts)
     store.close()
-    return [line for line in markdown(classes.failure_classes()).splitlines() if line.startswith("| x")]
+    return [line for line in markdown(*classes.tables()).splitlines() if line.startswith("| x")]
 
 
 ATTEMPTS = {
@@ -87,11 +87,11 @@ def test_the_share_of_tasks_in_each_class_is_shown_for_each_trial(tmp_path: Path
 
 def test_a_game_that_was_won_before_the_agent_lost_it_is_in_no_class(tmp_path: Path) -> None:
     distrusted = did(*WRONG, outcome=Outcome.SUCCESS).model_copy(update={"judged": False})
-    assert rows(tmp_path, {"a": [distrusted, did(*STUCK), did(*LOST)]}, {"x": ["eval/x"]}) == [
-        "| x | hallucination | 0 of 1 (0%) | 0 of 1 (0%) | 0 of 1 (0%) |",
-        "| x | inefficient planning | 0 of 1 (0%) | 0 of 1 (0%) | 0 of 1 (0%) |",
-        "| x | all failures | 0 of 1 (0%) | 0 of 1 (0%) | 0 of 1 (0%) |",
-    ]
+    assert rows(tmp_path, {"a": [distrusted, did(*STUCK), did(*LOST)]}, {"x": ["eval/x"]}) == []
+
+
+def test_an_environment_without_such_failures_has_no_table_of_zeros(tmp_path: Path) -> None:
+    assert rows(tmp_path, {"a": [did(*WRONG)], "b": [did(*WRONG)]}, {"x": ["eval/x"]}) == []
 
 
 def test_training_seeds_of_an_arm_are_pooled(tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ def test_a_copy_of_an_adapter_in_another_run_is_listed_once(experiment: Experime
 def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
     (rows,) = tables_in(markdown(training_table(trained_adapters(experiment, ["sft-one", "ppo-one"]))))
     assert [row.split(" | ")[2:] for row in rows] == [
-        ["12 texts", "2 steps", "12,345", "68", "1.0 |"],
-        ["9 pairs", "2 steps", "12,345", "68", "1.0 |"],
-        ["7 prompts", "2 updates", "12,345", "68", "1.0 |"],
+        ["12 texts", "2 steps", "12,345", "68", "1.0", "- |"],
+        ["9 pairs", "2 steps", "12,345", "68", "1.0", "- |"],
+        ["7 prompts", "2 updates", "12,345", "68", "1.0", "- |"],
     ]
 
 
@@ -134,7 +134,7 @@ def test_dpo_has_a_row_before_ppo_and_is_audited_by_its_implicit_reward(experime
     assert [adapter.stage for adapter in adapters] == ["reward", "dpo", "ppo"]
     (rows,) = tables_in(markdown(training_table(adapters)))
     assert rows[1].startswith("| DPO | ")
-    assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0 |"]
+    assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0", "- |"]
     ((_, row),) = tables_in(markdown(*reward_audit(adapters)))
     assert row.endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - | 2 |")
 

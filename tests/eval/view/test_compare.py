@@ -40,7 +40,7 @@ def test_tasks_are_won_lost_or_equal(client: TestClient) -> None:
     assert "Solved by A, not by B Task A B a story solved story failed" in shown
     # One won and one lost: no difference, and a fair coin explains it.
     assert "1 50% 50% 0.000 [" in shown
-    assert shown.split("1 50% 50% 0.000 [")[1].split("] ")[1].startswith("1 ")
+    assert shown.split("1 50% 50% 0.000 [")[1].split("] ")[1].startswith("1.0000 ")
 
 
 def test_training_seeds_of_an_arm_count_together(client: TestClient) -> None:

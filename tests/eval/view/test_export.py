@@ -44,7 +44,7 @@ def test_the_file_holds_the_pages_of_the_site(run: Path, run_folder: Path) -> No
     assert "This file holds all 43 stories." in shown
     assert "eval/hopeless 2 0 8 1 8 8 1,870" in part(html, "overview")
     assert part(html, "report-1").startswith("riddles: does the advice help?")
-    assert "collect 0.000 0.000 1.000" in part(html, "learning-2")
+    assert "collect, sft 4 3.5" in part(html, "learning-2")
     assert "A is riddles: eval/trained (2 seeds) , B is riddles: eval/no reflection ." in shown
     assert "7 Solved by A, not by B" in shown
     assert "43 stories." in part(html, "stories")
@@ -53,7 +53,7 @@ def test_the_file_holds_the_pages_of_the_site(run: Path, run_folder: Path) -> No
 def test_a_story_has_all_its_candidates_and_prompts(run_folder: Path, run: Path) -> None:
     html = exported(run_folder)
     story = part(html, "story-1")
-    assert "Trial 1, candidate 1 failed: terminated return 0.5 rating +0.5 Advice of sft Look for a key." in story
+    assert "Trial 1, candidate 1 failed return 0.5 rating +0.5 Advice of sft Look for a key." in story
     assert "First step that differs 2 look You look." in story
     assert "Other candidates Trial 1, candidate 0" in story
     assert "temperature 0, seed" not in story

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from eval.view.site import Site
 from retroformer.method.records import ChatMessage, ContentPart, FunctionCall, Key, ToolCall
+from retroformer.run.arm_names import GATE_FIRST_TRIAL, gate_arm
 from retroformer.run.stage_metrics import METRICS
 from retroformer.run.store import NewTrajectory, Store
 from tests.support.stories import DOOR, EVAL, attempt
@@ -46,6 +48,16 @@ def test_the_overview_lists_finished_stages_and_those_with_checkpoints_only(
     assert "sft , finished, last changed" in shown
     assert "ppo , unfinished, last changed" in shown
     assert "sft , unfinished" not in shown
+
+
+def test_a_retry_of_the_gate_is_no_success_at_once(client: TestClient, site: Site, run_folder: Path) -> None:
+    with closing(Store(f"sqlite:///{run_folder}/experience.db", "doors")) as store:
+        for arm, trial, solved in ((GATE_FIRST_TRIAL, 0, False), (gate_arm("0123"), 1, True)):
+            store.declare(arm, {})
+            store.add([NewTrajectory(Key(arm=arm, task_id=DOOR.id, trial=trial), attempt("open", solved=solved))])
+    site.index.update()
+    assert "gate/0123 0 1 0 0 1 0" in read(client, "/")
+    assert "Trial 0 failed return 0" in read(client, "/story", run="doors", arm="gate/0123", task=DOOR.id)
 
 
 def test_the_table_has_a_row_for_each_story(client: TestClient) -> None:
@@ -90,9 +102,7 @@ def test_stories_are_sorted_by_a_column(client: TestClient) -> None:
 def test_a_story_shows_the_way_of_the_method_side_by_side(client: TestClient) -> None:
     shown = read(client, "/story", **STORY)
     assert "All 5 attempts and pieces of advice" in shown
-    assert re.search(
-        r"Trial 1, candidate 1 failed: terminated return 0.5 rating \+0.5 Advice of sft Look for a key.", shown
-    )
+    assert re.search(r"Trial 1, candidate 1 failed return 0.5 rating \+0.5 Advice of sft Look for a key.", shown)
     assert "First step that differs 2 look You look." in shown
     assert "The actor read 2 pieces of advice Look for a key. look for a KEY" in shown
     assert "Wait longer." not in shown

@@ -47,7 +47,7 @@ def test_the_page_shows_what_the_file_shows(reader: TestClient, report: Path) ->
     in_file = text_of((report / "report.html").read_text())
     in_site = read(reader, "/report")
     command = "The attempts behind every number: retroformer view runs/riddles"
-    assert in_file.replace(f" {command}", "") == in_site.replace(" Stories of trained hopeless", "")
+    assert in_file.replace(f" {command}", "") == in_site
     assert command not in in_site
     assert in_file.count("retroformer view") == 1
 
@@ -70,6 +70,25 @@ def test_a_difference_links_to_its_comparison_and_a_piece_of_advice_to_its_story
     assert f"1 85% 20% {interval}" in compared, "both give the same interval"
     written = links(reader, "table-advice-that-the-arms-wrote")
     assert written["capital-02"] == "story?run=riddles&arm=eval%2Fhopeless&task=capital-02"
+
+
+def test_the_overview_begins_with_the_conclusion_the_models_and_the_date(reader: TestClient) -> None:
+    shown = read(reader, "/")
+    first = shown.index("trained solves 85.0% of 10 tasks within 2 attempts, 65.0 points more than hopeless")
+    assert first < shown.index("calls,")
+    about = (
+        r"actor household actor, base model of the reflectors SmolLM2-135M-Instruct, seed 0, written 2\d{3}-\d\d-\d\d"
+    )
+    assert re.search(about, shown)
+
+
+def test_learning_shows_the_figure_of_the_report_in_its_colours(reader: TestClient) -> None:
+    in_report, in_learning = (
+        re.findall(r'<g class="(s\d)"><title>(trained|hopeless|no reflection)<', reader.get(path).text)
+        for path in ("/report", "/learning")
+    )
+    assert in_report == in_learning
+    assert len(in_report) == 3
 
 
 def test_a_run_without_a_report_says_who_writes_it(client: TestClient) -> None:

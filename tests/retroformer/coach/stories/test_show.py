@@ -57,8 +57,8 @@ def test_a_story_shows_attempt_advice_retry_and_rating_and_marks_the_first_diffe
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = shown(capsys, "runs/doors", "--task", "door-1", "--arm", COLLECT)
-    assert "== Trial 0: failed (terminated), return 0\n" in text
-    assert "== Trial 1, candidate 1, accepted: failed (terminated), return 0.5, rating +0.5\n" in text
+    assert "== Trial 0: failed, return 0\n" in text
+    assert "== Trial 1, candidate 1, accepted: failed, return 0.5, rating +0.5\n" in text
     assert "   advice of sft: Look for a key.\n" in text
     assert "   1 knock\n     | You knock.\n>  2 look\n     | You look.\n   3 wait\n" in text
     assert "advice of sft [truncated, same steps]: Wait longer." in text
