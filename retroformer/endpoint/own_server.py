@@ -101,8 +101,11 @@ async def provenance(base_url: str, api_key: str | None = None, seconds: float =
 
 async def _pass_warnings_on(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
     """Write warnings to the terminal, and keep the last lines."""
-    async for raw in stream:
-        line = raw.decode(errors="replace").rstrip()
+    while not stream.at_eof():
+        try:
+            line = (await stream.readline()).decode(errors="replace").rstrip()
+        except ValueError:
+            continue  # It is longer than 64 KiB. The server would wait for ever if the lines after it were not read.
         last_lines.append(line)
         if line.startswith("WARNING"):
             os.write(2, f"{line}\n".encode())

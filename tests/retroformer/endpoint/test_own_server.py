@@ -1,6 +1,9 @@
 import asyncio
 import json
+import subprocess
+import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.config.file import load
-from retroformer.endpoint.own_server import provenance, run_own_server
+from retroformer.endpoint.own_server import _pass_warnings_on, provenance, run_own_server
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
 from retroformer.run.provenance import Provenance, ServedModel
 from tests.support.processes import listening_at
@@ -74,6 +77,22 @@ def test_a_server_that_cannot_start_reports_the_reason(tmp_path: Path, monkeypat
 
     with pytest.raises(ServiceError, match="expected a folder with adapter_model"):
         asyncio.run(use())
+
+
+def test_a_line_of_any_length_does_not_stop_the_server(capfd: pytest.CaptureFixture[str]) -> None:
+    words = "import sys; sys.stderr.write('x' * 200_000 + '\\n' * 200_000 + 'WARNING: last'); print('done')"
+
+    async def output() -> list[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", words, **pipes)
+        assert process.stdout
+        assert process.stderr
+        last = deque[str](maxlen=2)
+        await asyncio.wait_for(_pass_warnings_on(process.stderr, last), 60)
+        return [(await process.stdout.readline()).decode().strip(), *last]
+
+    assert asyncio.run(output()) == ["done", "", "WARNING: last"]
+    assert capfd.readouterr().err == "WARNING: last\n"
 
 
 def test_an_experiment_is_served_while_its_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
