@@ -1,4 +1,5 @@
-"""`python -m tests.pretended_card.run train ARGUMENT...` or `... engine BASE ADAPTER`, on the pretended card.
+"""`python -m tests.pretended_card.run train ARGUMENT...`, `... resume CONFIG COMMAND...` or `... engine BASE ADAPTER`,
+on the pretended card.
 
 A process of its own: the device guard must be there before torch is.
 """
@@ -6,8 +7,13 @@ A process of its own: the device guard must be there before torch is.
 from tests.pretended_card import models  # It must come before torch.
 
 import json
+import os
 import queue
+import signal
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +90,33 @@ def serve(base: Path, adapter: Path) -> None:
             print(json.dumps(facts), flush=True)
 
 
+def stop_and_resume(config: str, commands: list[str]) -> None:
+    """Train stages, each stopped by SIGTERM once there is a checkpoint, and begun again."""
+    from train.__main__ import main
+    from train.loop import Stopped
+
+    for command in commands:
+        stage, *overrides = command.split()
+        threading.Thread(target=stop_at_a_checkpoint, args=(stage,), daemon=True).start()
+        with PretendedCard():
+            with suppress(Stopped):
+                main([stage, config, *overrides])
+            main([stage, config, *overrides])
+
+
+def stop_at_a_checkpoint(stage: str) -> None:
+    while not list(Path("runs/tiny/checkpoints").glob(f"{stage}-*/*")):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
     models.install()
     torch.set_num_threads(1)
     command, *arguments = sys.argv[1:]
-    if command == "train":
+    if command == "resume":
+        stop_and_resume(arguments[0], arguments[1:])
+    elif command == "train":
         from train.__main__ import main
 
         with PretendedCard():

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from tests.support.runs import ROOT
-from tests.train.world import collect, config_file, save_adapter, save_tiny_model, tiny_experiment
+from tests.train.killed import copy_of_run
+from tests.train.world import collect, config_file, metrics, save_adapter, save_tiny_model, tiny_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")]
-STAGES = ("warm", "sft", "reward", "dpo", "ppo", "grpo")
+# Both attentions: GRPO and the reward model by flex attention.
+COMMANDS = ("warm", "sft", "reward train.attention=flex", "dpo", "ppo", "grpo train.attention=flex")
 
 
 @pytest.fixture(scope="module")
@@ -46,30 +48,42 @@ def on_card(guard: Path, folder: Path, *words: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize(("quantization", "dtype"), [("nf4", "bfloat16"), ("none", "float32")])
+@pytest.mark.parametrize(("quantization", "dtype", "resumes"), [("nf4", "bfloat16", True), ("none", "float32", False)])
 def test_every_stage_trains_as_a_command(
-    quantization: str, dtype: str, guard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quantization: str, dtype: str, resumes: bool, guard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If it `resumes`, each stage is also stopped after a step and goes on, and ends as it does in one go."""
     monkeypatch.chdir(tmp_path)
     base = save_tiny_model(tmp_path / "base", hidden=64)
-    rl = {"learning_rate": 3e-3, "batch_size": 8, "updates": 2, "epochs": 2}
+    twice = {"learning_rate": 3e-3, "epochs": 2}
+    rl = twice | {"batch_size": 8, "updates": 3}
     config = config_file(
         tmp_path,
         base,
         quantization=quantization,
         dtype=dtype,
+        sft=twice,
+        reward=twice,
+        dpo=twice,
         ppo=rl | {"responses_per_prompt": 2},
         grpo=rl | {"group": 4},
     )
     collect(config)
-    for stage in STAGES:
-        # Both attentions: GRPO and the reward model by flex attention.
-        flex = ("train.attention=flex",) if stage in ("reward", "grpo") else ()
-        done = on_card(guard, tmp_path, "train", stage, str(config), *flex)
+    again = copy_of_run(tmp_path, "again")
+    for command in COMMANDS:
+        stage, *overrides = command.split()
+        done = on_card(guard, tmp_path, "train", stage, str(config), *overrides)
         assert done.returncode == 0, done.stderr
         assert f"trained {stage}: " in done.stdout, done.stdout
         (operations,) = re.findall(r"(\d+) operations on the card, 0 compilations", done.stdout)
         assert int(operations) > 1000
+    if resumes:
+        done = on_card(guard, again, "resume", str(config), *COMMANDS)
+        assert done.returncode == 0, done.stderr
+        for stage in (command.split()[0] for command in COMMANDS):
+            whole, resumed = metrics(tmp_path, stage), metrics(again, stage)
+            assert max(resumed.get("resumed_from_step", 0), resumed.get("resumed_from_update", 0)) >= 1, stage
+            assert resumed["adapter_sha256"] == whole["adapter_sha256"], stage
 
 
 def test_the_engine_answers_in_every_precision(guard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,21 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import LlamaConfig, LlamaModel
 
 from retroformer.errors import ConfigError
 from train.plan.rehearsal import LiveBytes
 from train.shared_prompt import attention
-from train.shared_prompt.attention import SHORT, flex_attention, quick_attention, split_attention
+from train.shared_prompt.attention import (
+    SHORT,
+    SPLIT,
+    flex_attention,
+    quick_attention,
+    register_attention,
+    split_attention,
+)
 from train.shared_prompt.packed import Group, Packed, pack
+from train.shared_prompt.reading import hidden_states
 
 GROUPS = [
     Group(list(range(20)), [[1, 2, 3], [4, 5]], []),
@@ -83,6 +92,19 @@ def test_a_mask_takes_no_memory_for_pairs_of_tokens_of_the_prompt() -> None:
     with LiveBytes() as live:
         packed.in_blocks.block_mask()
     assert live.peak < length * length // 4
+
+
+def test_a_model_gets_a_mask_for_the_responses_alone() -> None:
+    register_attention()
+    trunk = LlamaModel(LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1))
+    trunk.config._attn_implementation = SPLIT
+    shapes = list[torch.Size]()
+    trunk.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(given["attention_mask"].shape),
+        with_kwargs=True,
+    )
+    hidden_states(trunk, pack(GROUPS))
+    assert shapes == [(2, 1, 25 - 12, 25)]
 
 
 @pytest.fixture
