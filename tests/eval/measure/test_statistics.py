@@ -38,10 +38,6 @@ def test_the_order_of_the_tasks_does_not_move_an_interval() -> None:
     assert bootstrap(values_ST) == bootstrap(values_ST[:, ::-1])
 
 
-def test_an_interval_of_a_single_task_is_that_task() -> None:
-    assert bootstrap(outcomes("1")) == MeanInterval(1.0, 1.0, 1.0)
-
-
 def naive_bootstrap(values_ST: Floats, draws: int) -> tuple[float, float]:
     """Return the bounds with the rows and the columns drawn one by one."""
     generator, (seeds, tasks) = np.random.default_rng(1), values_ST.shape

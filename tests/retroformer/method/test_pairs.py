@@ -35,11 +35,6 @@ def test_a_difference_within_its_standard_error_is_no_preference() -> None:
     assert preferred([reflection_at(0, 0.0, 1.0), reflection_at(1, 0.0, 0.5)]) == []
 
 
-def test_a_difference_beyond_its_standard_error_is_a_preference() -> None:
-    # Ratings 0.875 and 0.125, each with standard error 0.125: together 0.18 < 0.75.
-    assert preferred([reflection_at(0, 0.0, 0.25), reflection_at(1, 0.75, 1.0)]) == [("advice 1", "advice 0", 0.75)]
-
-
 def test_standard_errors_of_independent_retries_add_up_by_their_squares() -> None:
     # Ratings 0.3 and 0.9 with standard errors 0.3 and 0.4: together 0.5, which is less than the difference of 0.6.
     assert [pair[:2] for pair in preferred([reflection_at(0, 0.0, 0.6), reflection_at(1, 0.5, 1.3)])] == [

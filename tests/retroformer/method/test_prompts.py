@@ -169,6 +169,7 @@ def test_a_reflector_reads_the_examples_of_the_pack_after_its_instruction() -> N
 
 
 def test_the_actions_of_a_pack_are_those_of_all_its_examples_without_thoughts() -> None:
+    assert PACK.actions == ("go to desk 1", "look", "wait")
     assert COMMANDS.actions == ("look", "cool bread 1 with fridge 1")
 
 
@@ -301,10 +302,6 @@ def test_a_config_chooses_how_its_reflector_sees_a_failure(tmp_path: Path) -> No
     full, compact = (reflection_renderer(load(config, [f"reflector.view={view}"])) for view in ("full", "compact"))
     assert "Observation 2: You open the fridge 1." in full(FAILURE, Memory())[1].content
     assert compact(FAILURE, Memory()) == compact_reflection_prompt(FAILURE, Memory())
-
-
-def test_the_actions_of_a_packs_examples_can_be_listed() -> None:
-    assert PACK.actions == ("go to desk 1", "look", "wait")
 
 
 def test_a_pack_may_be_a_users_own_file(tmp_path: Path) -> None:

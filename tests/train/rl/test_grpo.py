@@ -86,10 +86,7 @@ def test_responses_without_rewards_and_groups_that_do_not_differ_have_no_share()
 
 
 def test_the_gradient_of_a_token_is_its_coefficient_in_the_paper() -> None:
-    """Compare with DeepSeekMath eq. 21, with the ratio of eq. 3: ratio * advantage + beta * (pi_ref / pi - 1).
-
-    The importance weight is that of the first summand.
-    """
+    """Compare with DeepSeekMath eq. 21, ratio as in eq. 3: weight * ratio * advantage + beta * (pi_ref / pi - 1)."""
     new_BT = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
     old_BT = torch.tensor([[-1.0, -2.5], [-0.6, -2.0]])
     reference_BT = torch.tensor([[-1.0, -1.5], [-0.8, -3.0]])
