@@ -10,7 +10,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.config.experiment import Experiment, Serve
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.serve import Serve
 from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
 from retroformer.endpoint.request_guard import is_loopback, listen
 from retroformer.environments.tasksets import require_extra

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.config.experiment import PlannedComparison
+from retroformer.config.sections.eval import PlannedComparison
 from retroformer.files import document as doc
 from retroformer.run.store import Store
 

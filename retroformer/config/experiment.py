@@ -1,25 +1,18 @@
-"""The experiment config: all sections together, `serve` and `eval` themselves, and where a run's files lie.
+"""The experiment config: all sections together, and where a run's files lie.
 
 Names that a stage looks up, such as an adapter, are checked by that stage before it spends anything.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from retroformer.agents.arms.arm import Arm
-from retroformer.agents.arms.baselines import BASELINES, NoAdviceArm, PlaceboArm
-from retroformer.agents.arms.retrieved import RetrievedArm
-from retroformer.agents.reflector import ModelArm, TeacherArm
 from retroformer.config.sections.base import (
-    BEST_OF,
     WHOLE_DISTRIBUTION,
     ActorSection,
     Collect,
-    Endpoint,
     EvaluatorSection,
     Loop,
     Positive,
@@ -28,11 +21,12 @@ from retroformer.config.sections.base import (
     Section,
     Spending,
 )
-from retroformer.config.sections.train import Generation, Train
+from retroformer.config.sections.eval import Eval
+from retroformer.config.sections.serve import Serve
+from retroformer.config.sections.train import Train
 from retroformer.endpoint.secrets.url import SecretUrl, sqlite_url
-from retroformer.environments.registry import extras, section_of
+from retroformer.environments.registry import section_of
 from retroformer.environments.section import EnvironmentSection
-from retroformer.run.arm_names import eval_arm
 
 Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
 
@@ -40,146 +34,6 @@ STORE_FILE = "experience.db"
 """File of the store in the folder of a run whose config names no database."""
 _MOST_RETRIES = 1000
 """Largest number of retries of a task that a config may ask for by branching."""
-
-
-class Serve(Section):
-    host: str = "127.0.0.1"
-    """Address to listen on. Keep loopback unless the server is to be reachable from outside; with keys set
-    (`api_key_env`), every route but /health requires one."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Port of the OpenAI API; 0: any free port."""
-    controller: SecretUrl | None = None
-    """Address of a running FastChat controller to register at, such as http://127.0.0.1:21001; its API server then
-    reaches the models, too. `retroformer serve --fastchat` starts both itself."""
-    adapters: dict[str, Path] = Field(default={})
-    """Additional LoRA adapters on the same base model: name to serve under, and a folder or the name of an adapter in
-    retroformer/models/adapters."""
-    best_of: tuple[Annotated[str, Field(pattern=f"^{BEST_OF}$")], ...] = ()
-    """Additional best-of-n names to serve, besides those that the config uses elsewhere. `sft+best8` samples 8 answers
-    from `sft` and returns the one with the highest score of the reward model."""
-    dtype: Literal["auto", "bfloat16", "float32"] = "float32"
-    """Data type of the served weights. With float32 on a CPU, answers at temperature 0 repeat exactly, alone and
-    in a batch. auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with
-    `train.preset` it is the default."""
-    engine: Literal["own", "vllm"] = "own"
-    """Program that computes the answers. vllm: `vllm serve`, which `retroformer serve` starts, or the servers of
-    `vllm`."""
-    vllm: Generation | None = None
-    """vLLM servers that run already and read this machine's disk; None: one is started."""
-    gpu_share: Annotated[float, Field(gt=0, le=1)] = 0.85
-    """Share of a GPU's memory that the server may take, weights included; lower it where training shares the GPU."""
-    api_key_env: str | None = None
-    """Environment variable that holds comma-separated API keys, one of which every route but /health then requires;
-    None: no key is needed."""
-    hand_over: bool = False
-    """If true, clients of /v1/* may load any adapter on this machine and sample by token ids (needed for `generation`
-    of PPO and GRPO)."""
-
-    @model_validator(mode="after")
-    def _servers_are_of_the_engine(self) -> Self:
-        if self.vllm is not None and self.engine == "own":
-            raise ValueError("serve.vllm names servers that nothing uses: set serve.engine=vllm, or leave it out")
-        return self
-
-
-_GENERAL_ARMS: tuple[type[Arm], ...] = (*BASELINES, ModelArm, TeacherArm, RetrievedArm)
-
-
-def arm_kinds(environment: EnvironmentSection | None) -> dict[str, type[Arm]]:
-    """Return the classes of arms that can be played in an environment, by the value of `kind`; None: in any."""
-    offered = extras(environment).arms if environment is not None else ()
-    return {kind.model_fields["kind"].default: kind for kind in (*_GENERAL_ARMS, *offered)}
-
-
-def _arm(settings: Any, info: ValidationInfo) -> Any:
-    """Return the arm that an entry of `eval.arms` describes, by its kind. Raises ValidationError."""
-    if not isinstance(settings, dict):
-        return settings
-    environment = (info.context or {}).get("environment")
-    kinds, kind = arm_kinds(environment), settings.get("kind")
-    if kind is None:
-        return Arm.model_validate(settings)
-    if kind not in kinds:
-        where = f" for {environment.name}" if environment else ""
-        *names, last = kinds
-        fault = PydanticCustomError(
-            "arm",
-            "there is no {kind} advice{where}; take {names} or {last}",
-            {"kind": str(kind), "where": where, "names": ", ".join(names), "last": last},
-        )
-        raise ValidationError.from_exception_data("arm", [InitErrorDetails(type=fault, loc=("kind",), input=kind)])
-    return kinds[kind].model_validate(settings)
-
-
-class PlannedComparison(Section):
-    """A comparison of two arms on the tasks that fail at trial 0, fixed before any held-out task is played."""
-
-    first: str
-    """Arm that should be better."""
-    second: str
-    """Arm that it is compared with."""
-    trial: Positive | None = None
-    """Trial up to which a task may be solved, from 1 (the first retry); None: the last."""
-    mean: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """Least mean difference in the share solved; None: any."""
-    low: Annotated[float, Field(ge=-1, le=1)] | None = 0.0
-    """Number that the lower bound of the interval must exceed, with training seeds and tasks resampled together; None:
-    any."""
-
-    @model_validator(mode="after")
-    def _plans_something(self) -> Self:
-        if self.mean is None and self.low is None:
-            raise ValueError(f"{self.first} against {self.second} has neither mean nor low: set at least one of them.")
-        return self
-
-
-class Eval(Spending):
-    split: str | tuple[str, ...] | None = None
-    """Held-out split or splits to evaluate on; None: environment.split."""
-    tasks: Positive | None = None
-    """Number of tasks to evaluate on; None: all."""
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Sampling temperature of the reflectors; best-of-n answers (`sft+best8`) are sampled at reflector.temperature."""
-    arms: dict[str, Annotated[SerializeAsAny[Arm], BeforeValidator(_arm)]] = Field(
-        default={
-            "no reflection": NoAdviceArm(),
-            "frozen reflector": ModelArm(model="base"),
-            "trained reflector": ModelArm(model="ppo"),
-            "placebo": PlaceboArm(of="trained reflector"),
-        }
-    )
-    """Arms by name: ways to retry, compared on the same tasks and seeds, first of all with the first one. They share
-    trial 0, except those with `first` or `prompts`, whose first attempts are played under other conditions."""
-    repeats: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of times that all arms are played, trial 0 included, with other random numbers each time; the report then
-    gives mean and standard deviation."""
-    actors: dict[str, Endpoint] = Field(default={})
-    """Models that act in place of the config's actor, by their names in the comparison table."""
-    actors_reflect: bool = False
-    """If true, each of these actors also writes the advice of its arms of kind model, in place of the reflector: one
-    model plays and reflects (Reflexion, Table 5; SALA)."""
-    comparisons: tuple[PlannedComparison, ...] = ()
-    """Planned comparisons. With any, this section, `run`, `seed` and `loop.trials` are a plan: its hash is recorded
-    before the first held-out task is played, and another plan is refused from then on. The budget and `backend` are no
-    part of it."""
-    examples: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Arms whose advice on the same failures the report shows, such as those of all stages of training; None: all that
-    write advice."""
-
-    @property
-    def stored_names(self) -> dict[str, list[str]]:
-        """Names in the store of each arm: one, or one for each of its training seeds."""
-        return {name: [eval_arm(name, seed) for seed in arm.split()] for name, arm in self.arms.items()}
-
-    @property
-    def reflector_models(self) -> list[str]:
-        """Every model that writes advice."""
-        return sorted({model for arm in self.arms.values() for model in arm.models})
-
-    @property
-    def actor_models(self) -> list[str]:
-        """Models that act in the retries of an arm in place of the config's actor."""
-        return sorted({model for arm in self.arms.values() for model in arm.actor_models})
 
 
 class Domain(Section):

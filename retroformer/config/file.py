@@ -15,7 +15,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.config.experiment import Domain, Experiment, arm_kinds
+from retroformer.config.experiment import Domain, Experiment
+from retroformer.config.sections.eval import arm_kinds
 from retroformer.endpoint.secrets.redaction import keep_secret
 from retroformer.environments.registry import section_class, section_of
 from retroformer.errors import ConfigError, MissingInput

@@ -7,8 +7,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from retroformer.agents.arms.arm import Arm
-from retroformer.config.experiment import Experiment, arm_kinds
+from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import Section
+from retroformer.config.sections.eval import arm_kinds
 from retroformer.environments.registry import section_class, section_of
 from retroformer.environments.section import EnvironmentSection
 

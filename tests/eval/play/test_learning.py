@@ -19,10 +19,10 @@ from retroformer.agents.arms.retrieved import (
     RetrievingReflector,
     load_rated_advice,
 )
-from retroformer.config.experiment import Eval
 from retroformer.config.file import Config
 from retroformer.config.parts import chosen_tasks
 from retroformer.config.sections.base import Loop
+from retroformer.config.sections.eval import Eval
 from retroformer.errors import ConfigError
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Key, Memory, Outcome, Task, Usage

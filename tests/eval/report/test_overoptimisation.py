@@ -9,7 +9,7 @@ import pytest
 
 from eval.measure.results import ArmResult, SeedResult
 from eval.report.overoptimisation import gain_parts, gains
-from retroformer.agents.reflector import ModelArm
+from retroformer.agents.arms.model import ModelArm
 from retroformer.config.experiment import Experiment
 from retroformer.method.records import Usage
 from tests.support.markdown_tables import markdown, tables_in

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from eval.measure.results import ArmResult, SeedResult
 from eval.measure.statistics import Rates
 from eval.report.solved import planned_results
-from retroformer.config.experiment import PlannedComparison
+from retroformer.config.sections.eval import PlannedComparison
 from retroformer.environments import alfworld
 from retroformer.method.records import Task, Usage
 from retroformer.run.store import Store
