@@ -92,8 +92,8 @@ def prepare(sizes: Sizes, folder: Path) -> None:
     """Write the inputs of both sides. Prompts and texts are random: costs do not depend on the words."""
     import torch
 
+    from train.base import read_config
     from train.plan.rehearsal import fresh_adapter
-    from train.plan.shape import read_config
 
     case, base = CASES[sizes.case], base_model_folder(sizes.base_model)
     (folder / SIZES).write_text(json.dumps(sizes))

@@ -1,5 +1,6 @@
 """Algorithm 1 over a whole split: play, reflect on failures, play again, rate."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
@@ -19,7 +20,10 @@ from retroformer.run.progress import Tally, tally
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import Store, open_store, open_whole_store
 
+from .plan import power_of_retries
 from .tasks import refuse_repeated, tasks_of_round
+
+logger = logging.getLogger(__name__)
 
 
 async def rate_reflections(config: Config) -> str:
@@ -34,6 +38,8 @@ async def rate_reflections(config: Config) -> str:
     with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
         arm, tasks = collect_arm(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
+        if power := power_of_retries(experiment, store, tasks):
+            logger.warning(power)
         with tally("collect", len(tasks)) as counts:
             unfinished = await _play(config, ledger, tasks, counts)
         if store.played_tasks(arm).isdisjoint(task.id for task in tasks):

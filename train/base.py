@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from retroformer.config.sections.train import ATTENTION_LAYERS, Lora, Train
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.models import loading
 from retroformer.models.adapter_weights import layer_of
 from retroformer.models.adapter_weights import lora_config as adapter_config
@@ -20,6 +20,26 @@ from .integrity import require_finite
 from .shared_prompt.attention import FLEX, SPLIT, register_attention
 
 CPU = torch.device("cpu")
+LONGCHAT = "lmsys/longchat-7b-16k"
+"""The paper's base model, a LLaMA 7B. Its shape is built in, for machines that cannot read its config.json."""
+
+
+def read_config(name: str) -> Any:
+    """Return the transformers config of the base model that `train.base_model` names, without fetching weights.
+
+    Raises:
+        MissingInput: the name is no folder with a config.json, and the hub cannot be reached or does not have it.
+        ConfigError: the model comes with Python code of its own.
+        DamagedFile: its config.json cannot be read.
+    """
+    try:
+        return loading.model_config(base_model_folder(name, weights=False))
+    except MissingInput:
+        if name != LONGCHAT:
+            raise
+    from transformers import LlamaConfig
+
+    return LlamaConfig(hidden_size=4096, intermediate_size=11008, tie_word_embeddings=False)
 
 
 def device() -> torch.device:

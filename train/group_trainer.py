@@ -123,7 +123,9 @@ def make_trainer(stage: Stage, model: Any, groups: Groups, objective: Objective,
 def batches_of(stage: Stage, groups: Groups) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list."""
     experiment, epochs = stage.experiment, stage.steps.epochs
-    return training_batches(groups.sizes, groups.lengths, experiment.train.batch_size, epochs, experiment.seed)
+    batch_size = experiment.train.batch_size
+    assert batch_size is not None, "make_stage completes the settings"
+    return training_batches(groups.sizes, groups.lengths, batch_size, epochs, experiment.seed)
 
 
 def training_batches(

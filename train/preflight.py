@@ -20,11 +20,11 @@ from retroformer.run.stage_metrics import require_as_trained
 
 from . import processes
 from .adapter import Adapter
-from .base import CPU, device, require_same_shape
+from .base import CPU, device, read_config, require_same_shape
 from .data.samples import require_length
 from .loop import require_tracker
 from .plan.estimate import require_memory
-from .plan.shape import read_config, skeleton
+from .plan.shape import skeleton
 from .reward_audit import require_better_than_chance
 from .shared_prompt.agreement import require_plain_logits
 from .stage import Stage

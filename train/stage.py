@@ -10,6 +10,8 @@ stage, the data, and the adapters that it starts from.
 
 import hashlib
 import json
+import logging
+import math
 import resource
 import sys
 import time
@@ -22,7 +24,7 @@ import torch
 import yaml
 
 from retroformer.config.experiment import Experiment
-from retroformer.config.sections.train import Steps
+from retroformer.config.sections.train import FittedSteps, Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import stored_dtype
@@ -31,12 +33,24 @@ from retroformer.run.stage_metrics import METRICS, StageMetrics, TrainingTasks, 
 
 from . import processes
 from .adapter import Adapter, require_finite_weights, sound_adapter
-from .base import compute_dtype
+from .base import compute_dtype, read_config
 from .integrity import writing_to
 from .model_card import CARD, adapter_card
 from .stage_kinds import STAGES
 
 CONFIG = "config.yaml"
+LEAST_BATCH, LARGEST_BATCH, BATCHES = 8, 32, 32
+"""Bounds of a batch, and the number of batches that an epoch has between them."""
+LEAST_STEPS, MOST_EPOCHS = 30, 8
+"""Optimiser steps that few texts are repeated for, and the bound of their repetition."""
+RATE_TIMES_WIDTH, HIGHEST_RATE = 0.576, 2e-3
+"""Product of learning rate and hidden size in imitation, which is 0.001 for the embedded model, and the bound."""
+DPO_SHARE = 0.1
+"""Learning rate of DPO as a share of that of imitation."""
+STILL = 1.0
+"""Sum of learning rates, in fitted rates, below which a loss hardly moves (docs/training-cost.md)."""
+
+logger = logging.getLogger(__name__)
 
 
 class Stage(NamedTuple):
@@ -52,9 +66,7 @@ class Stage(NamedTuple):
     @property
     def steps(self) -> Steps:
         """The optimiser steps of a stage that trains a reflector."""
-        settings = self.experiment.train.settings(self.name)
-        assert isinstance(settings, Steps)
-        return settings
+        return self.experiment.train.steps(self.name)
 
     @property
     def folder(self) -> Path:
@@ -88,7 +100,11 @@ def make_stage(
 
     `tasks` are the tasks behind the data. They do not determine the result, so they are no input.
     """
-    train, kind = experiment.train, STAGES[name]
+    data_sha256, count = _sha256_of_json(data)
+    kind = STAGES[name]
+    if kind.on_groups:
+        experiment = with_fitted_steps(experiment, name, count)
+    train = experiment.train
     base = base_model_folder(train.base_model)
     inputs = {
         "base": folder_sha256(base),
@@ -108,10 +124,42 @@ def make_stage(
         "micro_batch_tokens": None if kind.trains_actor else train.micro_batch_tokens,
         "chat_template_kwargs": train.chat_template_kwargs,
         "seed": experiment.seed,
-        "data": _sha256_of_json(data),
+        "data": data_sha256,
         "adapters": {role: adapter.sha256 for role, adapter in adapters.items()},
     }
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
+
+
+def with_fitted_steps(experiment: Experiment, name: str, count: int) -> Experiment:
+    """Return a config that sets batch size, epochs and learning rate of a stage on `count` texts or pairs.
+
+    Settings of the config stay. The rule is measured in docs/training-cost.md.
+    """
+    train = experiment.train
+    batch = train.batch_size or min(LARGEST_BATCH, max(LEAST_BATCH, count // BATCHES))
+    changes: dict[str, Any] = {"batch_size": batch}
+    if isinstance(section := train.settings(name), FittedSteps):
+        epochs = min(MOST_EPOCHS, max(1, math.ceil(LEAST_STEPS * batch / max(1, count))))
+        rate = fitted_rate(train.base_model) * (DPO_SHARE if name == "dpo" else 1)
+        fitted = {"learning_rate": section.learning_rate or rate, "epochs": section.epochs or epochs}
+        changes[name] = section.model_copy(update=fitted)
+    return experiment.model_copy(update={"train": train.model_copy(update=changes)})
+
+
+def fitted_rate(base_model: str) -> float:
+    """Return the learning rate at which LoRA imitates texts on a base of this width."""
+    hidden = read_config(base_model).get_text_config().hidden_size
+    return float(f"{min(HIGHEST_RATE, RATE_TIMES_WIDTH / hidden):.1e}")
+
+
+def warn_if_still(stage: Stage, steps: int, rate: float) -> None:
+    """Say so in one sentence if the learning rates of all steps together cannot move the weights."""
+    if steps * rate < STILL * (usual := fitted_rate(stage.experiment.train.base_model)) and processes.is_main():
+        logger.warning(
+            "%s takes %d steps with a learning rate of %g, which will hardly change this base (%g is usual): leave the "
+            "stage's learning_rate and epochs and train.batch_size out of the config, or raise the learning rate.",
+            *(stage.name, steps, rate, usual),
+        )
 
 
 def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Adapter]) -> tuple[TrainingTasks, ...] | None:
@@ -131,13 +179,13 @@ def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Adapter]) -> t
     )
 
 
-def _sha256_of_json(data: Iterable[Any]) -> str:
-    """Return the sha256 of `json.dumps(list(data))`, holding one entry at a time in memory."""
-    digest = hashlib.sha256(b"[")
+def _sha256_of_json(data: Iterable[Any]) -> tuple[str, int]:
+    """Return the sha256 of `json.dumps(list(data))` and its length, holding one entry at a time in memory."""
+    digest, number = hashlib.sha256(b"["), -1
     for number, entry in enumerate(data):
         digest.update(f"{', ' if number else ''}{json.dumps(entry)}".encode())
     digest.update(b"]")
-    return digest.hexdigest()
+    return digest.hexdigest(), number + 1
 
 
 def finished(stage: Stage) -> StageMetrics | None:

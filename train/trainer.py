@@ -20,7 +20,7 @@ from . import processes
 from .base import CPU, compute_dtype, device, trainable
 from .integrity import LOWER_THE_RATE, newest_sound, require_finite_gradients, verify, write_manifest, writing_to
 from .loop import WARMUP_SHARE, Stopped, Tracker, stop_requested, tracker, warm_up
-from .stage import Stage
+from .stage import Stage, warn_if_still
 
 COMPLETE = "complete"
 """Name of the manifest in a checkpoint's folder, written after all other files."""
@@ -192,6 +192,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     resumed = _to_resume_from(stage)
     done = _step(resumed) if resumed else 0
     steps = len(trainer.train_dataset)
+    warn_if_still(stage, steps, trainer.args.learning_rate)
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())
     with tracker(stage, done) as track, shown as progress:
         trainer.add_callback(Watcher(progress, track))

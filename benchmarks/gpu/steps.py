@@ -9,9 +9,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks.gpu.models import ON_GPU, SHAPES, experiment, gib, synchronize
 from benchmarks.gpu.report import Row
+from train.base import read_config
 from train.plan.estimate import USABLE_SHARE, case_of, estimate, memory_of
 from train.plan.rehearsal import rehearse
-from train.plan.shape import read_config, shape_of
+from train.plan.shape import shape_of
 from train.stage_kinds import STAGES, Device
 
 RESPONSES = 4

@@ -21,10 +21,11 @@ from train.base import (
     keep_trainables_in_fp32,
     load_base,
     load_tokenizer,
+    read_config,
     require_same_shape,
     save_memory,
 )
-from train.plan.shape import read_config, skeleton
+from train.plan.shape import skeleton
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 IDS = torch.arange(3, 259).reshape(8, 32)

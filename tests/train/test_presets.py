@@ -8,8 +8,9 @@ import torch
 from retroformer.config.file import load
 from retroformer.models.precision import nf4
 from tests.support.runs import ROOT
+from train.base import read_config
 from train.plan.estimate import GIB, USABLE_SHARE, cases, estimate
-from train.plan.shape import read_config, shape_of
+from train.plan.shape import shape_of
 
 CONFIGS = [ROOT / "configs" / "paper" / f"{name}.yaml" for name in ("hotpotqa", "alfworld", "webshop")]
 by_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

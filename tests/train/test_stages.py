@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.cache import hold_lock
@@ -223,6 +225,42 @@ def test_each_stage_reads_its_own_inputs(tiny_base: Path, workplace: Path) -> No
     assert len(inputs.positive_reflections(experiment)) == 5
     assert len(inputs.pairs(experiment)) == 5
     assert len(inputs.prompts(experiment)) == 5
+
+
+@pytest.mark.parametrize(
+    ("stage", "count", "own", "expected"),
+    [
+        ("sft", 30, {}, (8, 1e-3, 8)),
+        ("sft", 100, {}, (8, 1e-3, 3)),
+        ("sft", 1000, {}, (31, 1e-3, 1)),
+        ("dpo", 10_000, {}, (32, 1e-4, 1)),
+        ("sft", 30, {"batch_size": 32, "sft": {"learning_rate": 1e-5, "epochs": 2}}, (32, 1e-5, 2)),
+    ],
+)
+def test_what_a_config_omits_fits_the_base_and_the_number_of_texts(
+    workplace: Path, stage: str, count: int, own: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    config = Experiment.model_validate({"environment": {"name": "agent"}, "run": "fit", "train": own})
+    made = make_stage(stage, config, ["text"] * count, {})
+    steps = made.steps
+    assert (made.experiment.train.batch_size, steps.learning_rate, steps.epochs) == expected
+    assert made.inputs["batch_size"] == expected[0]
+    assert made.inputs["optimizer"]["learning_rate"] == expected[1]
+
+
+def test_steps_that_cannot_move_the_weights_are_named_before_they_are_taken(
+    tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_file(workplace, tiny_base, sft={"learning_rate": 1e-5, "epochs": 2})
+    collect(config)
+    main(["sft", str(config)])
+    (warning,) = [record.getMessage() for record in caplog.records if "hardly" in record.getMessage()]
+    assert warning.startswith(
+        "sft takes 6 steps with a learning rate of 1e-05, which will hardly change this base (0.002 is usual): leave "
+    )
+    caplog.clear()
+    main(["sft", str(config), "train.sft.learning_rate=0.01"])
+    assert "hardly" not in caplog.text
 
 
 def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_base: Path, workplace: Path) -> None:

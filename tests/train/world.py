@@ -65,6 +65,12 @@ def prompt(name: str) -> tuple[Message, ...]:
 def config_file(folder: Path, base: Path, **train: Any) -> Path:
     """Write a config whose stages train the model in `base` for a few steps, with large learning rates."""
     quick = {"learning_rate": 3e-3}
+    # Without epochs, a stage would repeat these few texts until it has taken thirty steps.
+    once: dict[str, Any] = {
+        "sft": {**quick, "epochs": 2},
+        "reward": {**quick, "epochs": 1},
+        "dpo": {"learning_rate": 1e-5, "epochs": 1},
+    }
     settings: dict[str, Any] = {
         "base_model": str(base),
         "quantization": "none",
@@ -76,8 +82,6 @@ def config_file(folder: Path, base: Path, **train: Any) -> Path:
         "weak_reward_model": "allow",
         "batch_size": 4,
         "micro_batch_tokens": 200,
-        "sft": quick,
-        "reward": quick,
         "ppo": {**quick, "batch_size": 4, "updates": 3, "epochs": 2},
     }
     path = folder / "config.yaml"
@@ -85,7 +89,7 @@ def config_file(folder: Path, base: Path, **train: Any) -> Path:
         "run": "tiny",
         "environment": {"name": "alfworld", "source": "generated"},
         "reflector": {"max_new_tokens": 8},
-        "train": settings | train,
+        "train": settings | train | {stage: steps | train.get(stage, {}) for stage, steps in once.items()},
     }
     path.write_text(yaml.safe_dump(content))
     return path

@@ -19,13 +19,15 @@ from retroformer.files.available_memory import available_memory
 from retroformer.models.precision import computes_bfloat16
 
 from .. import processes
-from ..base import CPU, device
+from ..base import CPU, device, read_config
 from ..shared_prompt.reading import TOKEN_CHUNK, VOCABULARY_CHUNK
-from ..stage import Stage
+from ..stage import Stage, with_fitted_steps
 from ..stage_kinds import ACTOR_ROWS, STAGES, Device, StageKind, stages_of
-from .shape import Shape, read_config, shape_of
+from .shape import Shape, shape_of
 
 GIB = 1024**3
+SAMPLES = 1000
+"""Texts or pairs of the run whose time is estimated."""
 USABLE_SHARE = {"cuda": 0.92, "cpu": 1 / 1.3}
 """Share of the memory that tensors can use. A GPU's driver keeps about half a GiB, and freed blocks of odd sizes cannot
 all be reused. A process on a CPU grows to 1.3 times its tensors: 1.21 to 1.45 times in the runs of
@@ -111,7 +113,8 @@ def case_of(
     """
     at_once = ACTOR_ROWS * tokens if kind.trains_actor else experiment.train.micro_batch_tokens
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
-    return _drawing(PlannedStage(kind, shape, experiment.train, device, at_once, *lengths, room=room))
+    train = with_fitted_steps(experiment, kind.name, SAMPLES).train
+    return _drawing(PlannedStage(kind, shape, train, device, at_once, *lengths, room=room))
 
 
 def sampled_at_once(experiment: Experiment, stage: str, tokens: int) -> int:
@@ -233,6 +236,7 @@ def seconds(case: PlannedStage, card: Card) -> float:
     # The weights are frozen, so a backward pass costs as much as a forward pass.
     training = 3 if case.recomputes else 2
     if not isinstance(section, Ppo | Grpo):
+        assert case.train.batch_size is not None
         flops: float = case.train.batch_size * (prompt * per_token + case.kind.responses * per_response)
         return training * flops / (USED_FLOPS * card.flops)
     each = section.group if isinstance(section, Grpo) else section.responses_per_prompt

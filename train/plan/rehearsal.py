@@ -20,7 +20,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import Grpo, Ppo
 from retroformer.run.provenance import ADAPTER_WEIGHTS
 
-from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
+from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer, read_config
 from ..data.samples import Sample, SamplePair
 from ..dpo import dpo_trainer
 from ..group_trainer import make_trainer
@@ -33,7 +33,7 @@ from ..shared_prompt.packed import Groups
 from ..stage import Stage
 from ..trainer import run_trainer
 from .estimate import PlannedStage
-from .shape import read_config, skeleton
+from .shape import skeleton
 
 STEPS = 2
 """The first step allocates the optimiser's state; the second has it in memory from its start."""
@@ -57,7 +57,7 @@ def rehearse(experiment: Experiment, case: PlannedStage) -> int:
 
 
 def _with_one_micro_batch(experiment: Experiment, case: PlannedStage) -> Experiment:
-    section, responses = experiment.train.settings(case.kind.name), _responses(case)
+    section, responses = case.train.settings(case.kind.name), _responses(case)
     changes: dict[str, Any] = {"epochs": 1}
     if isinstance(section, Ppo | Grpo):
         size = "group" if isinstance(section, Grpo) else "responses_per_prompt"

@@ -8,16 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from retroformer.config.experiment import Experiment
-from retroformer.config.sections.train import Steps, Train, Updates
+from retroformer.config.sections.train import Train, Updates
 from retroformer.errors import ConfigError
 
-from ..base import compute_dtype
+from ..base import compute_dtype, read_config
 from ..stage_kinds import Device
-from .estimate import CARDS, GIB, USABLE_SHARE, Estimate, PlannedStage, cases, estimate, fit, memory_of, seconds
-from .shape import Shape, read_config, shape_of
-
-SAMPLES = 1000
-"""Texts or pairs of the run whose time is estimated."""
+from .estimate import (
+    CARDS,
+    GIB,
+    SAMPLES,
+    USABLE_SHARE,
+    Estimate,
+    PlannedStage,
+    cases,
+    estimate,
+    fit,
+    memory_of,
+    seconds,
+)
+from .shape import Shape, shape_of
 
 
 def describe_plan(
@@ -142,8 +151,10 @@ def _times(on_gpu: Mapping[float, Planned]) -> str:
 def _steps(case: PlannedStage) -> float:
     """Return the number of updates of a run, or of steps on `SAMPLES` texts or pairs."""
     section = case.train.settings(case.kind.name)
-    assert isinstance(section, Steps)
-    return section.updates if isinstance(section, Updates) else section.epochs * SAMPLES / case.train.batch_size
+    if isinstance(section, Updates):
+        return section.updates
+    assert case.train.batch_size is not None
+    return case.train.steps(case.kind.name).epochs * SAMPLES / case.train.batch_size
 
 
 def _time(length: float) -> str:

@@ -6,12 +6,7 @@ import torch
 from torch import nn
 
 from retroformer.config.sections.train import ATTENTION_LAYERS, Lora
-from retroformer.errors import MissingInput
-from retroformer.models.embedded import base_model_folder
-from retroformer.models.loading import model_config, untrained_model
-
-LONGCHAT = "lmsys/longchat-7b-16k"
-"""The paper's base model, a LLaMA 7B. Its shape is built in, for machines that cannot read its config.json."""
+from retroformer.models.loading import untrained_model
 
 
 class Matrix(NamedTuple):
@@ -65,24 +60,6 @@ class Shape(NamedTuple):
     def adapter_parameters(self, lora: Lora) -> int:
         """Count the parameters of A (rank x inputs) and B (outputs x rank) on every target."""
         return sum(lora.rank * (matrix.inputs + matrix.outputs) for matrix in self.targets(lora))
-
-
-def read_config(name: str) -> Any:
-    """Return the transformers config of the base model that `train.base_model` names, without fetching weights.
-
-    Raises:
-        MissingInput: the name is no folder with a config.json, and the hub cannot be reached or does not have it.
-        ConfigError: the model comes with Python code of its own.
-        DamagedFile: its config.json cannot be read.
-    """
-    try:
-        return model_config(base_model_folder(name, weights=False))
-    except MissingInput:
-        if name != LONGCHAT:
-            raise
-    from transformers import LlamaConfig
-
-    return LlamaConfig(hidden_size=4096, intermediate_size=11008, tie_word_embeddings=False)
 
 
 def skeleton(config: Any, *, scores: bool = False) -> Any:

@@ -40,11 +40,23 @@ class Steps(Section):
     a config that omits it gets that stage's own default."""
 
 
+class FittedSteps(Section):
+    """Optimiser steps of a stage that trains on stored texts or pairs.
+
+    `train.stage.with_fitted_steps` chooses what a config omits, by the size of the base and the number of texts.
+    """
+
+    learning_rate: Rate | None = None
+    """Peak learning rate, which decays linearly; None: by the size of the base."""
+    epochs: Positive | None = None
+    """Number of passes over the data; None: by the number of texts or pairs."""
+
+
 WARM = Steps(learning_rate=1e-3)
 """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
 
 
-class Sft(Steps):
+class Sft(FittedSteps):
     texts: Literal["rated", "mixed", "hindsight", "both"] = "rated"
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); mixed: those on failures on which
     some reflections helped and others did not, since elsewhere any advice would have done; hindsight: for each failure,
@@ -54,7 +66,7 @@ class Sft(Steps):
     other tasks (hindsight experience replay)."""
 
 
-class Reward(Steps):
+class Reward(FittedSteps):
     start: Literal["base", "warm", "sft"] = "base"
     """Weights that the reward model starts from. base: the base model (as in the paper); warm, sft: the adapter of that
     stage, which has read such prompts, those of held-out pairs among them."""
@@ -175,9 +187,9 @@ class Train(Section):
     ] = Field(default_factory=dict)
     """Variant of a stage, such as `{sft: rated}`: its adapter is in runs/RUN/STAGE-VARIANT, beside those of the stage's
     other settings, and later stages start from it."""
-    batch_size: Positive = 32
-    """Number of texts or pairs in an optimiser step of warm, sft, reward and dpo. Those of one failure stay in one
-    batch, so batches have about this size."""
+    batch_size: Positive | None = None
+    """Number of texts or pairs in an optimiser step of warm, sft, reward and dpo; None: by their number. Those of one
+    failure stay in one batch, so batches have about this size."""
     micro_batch_tokens: Positive = 4096
     """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A prompt and all
     its responses are in one row; a row that would be longer is divided, and its prompt read again for each part."""
@@ -187,16 +199,16 @@ class Train(Section):
     reflections weigh more."""
     generation: Generation | None = None
     """Server that samples the responses of PPO and GRPO; None: the training process samples them."""
-    sft: Sft = Sft(learning_rate=1e-5, epochs=2)
+    sft: Sft = Sft()
     """Imitation of advice that helped."""
-    reward: Reward = Reward(learning_rate=2.5e-5)
+    reward: Reward = Reward()
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
     """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
     fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, epochs=4)
     """Proximal policy optimisation against the reward model."""
-    dpo: Steps = Steps(learning_rate=1e-5)
+    dpo: FittedSteps = FittedSteps()
     """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
     grpo: Grpo = Grpo(learning_rate=1e-5)
     """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
@@ -210,6 +222,10 @@ class Train(Section):
         """Return the settings that a stage has alone."""
         section: Section = WARM if stage == "warm" else getattr(self, stage)
         return section
+
+    def steps(self, stage: str) -> Steps:
+        """Return the optimiser steps of a stage that trains a reflector, whose settings are complete."""
+        return Steps.model_validate(self.settings(stage).model_dump(include=set(Steps.model_fields)))
 
     @model_validator(mode="before")
     @classmethod

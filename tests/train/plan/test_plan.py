@@ -12,7 +12,7 @@ from retroformer.errors import ConfigError, MissingInput
 from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main
-from train.base import add_fresh_adapter, save_memory
+from train.base import LONGCHAT, add_fresh_adapter, read_config, save_memory
 from train.plan.estimate import (
     CARDS,
     GIB,
@@ -28,7 +28,7 @@ from train.plan.estimate import (
 )
 from train.plan.rehearsal import LiveBytes, rehearse, tensors_of
 from train.plan.report import describe_plan, table
-from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
+from train.plan.shape import Shape, shape_of, skeleton
 from train.shared_prompt.packed import Group, pack
 from train.shared_prompt.reading import hidden_states
 from train.stage_kinds import STAGES, Device, stages_of
