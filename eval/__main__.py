@@ -20,7 +20,7 @@ app = make_app("Stage 4: compare arms. `eval EXPERIMENT.yaml` is `eval eval EXPE
 
 
 @app.command("eval", epilog=example("eval configs/demo.yaml run=quick eval.tasks=20"))
-def evaluate(config: ConfigFile, overrides: Overrides) -> None:
+def evaluate(config: ConfigFile, overrides: Overrides) -> str:
     """Stage 4: compare ways to retry on held-out tasks.
 
     Reads the tasks of eval.split and asks the served reflectors. Writes attempts to the store, by default
@@ -28,9 +28,16 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     """
     from retroformer.config.file import load_configs
 
+    from .report.conclusion import next_command, spoken
+    from .report.files import read_report
     from .report.report import compare_arms
 
-    print(asyncio.run(compare_arms(*load_configs(config, overrides))))
+    configs = load_configs(config, overrides)
+    place = asyncio.run(compare_arms(*configs))
+    experiment = configs[0].experiment
+    report = read_report(experiment.report_folder if len(configs) == 1 else experiment.report_folder.parent)
+    print("\n".join([*spoken(report), place]))
+    return next_command(report, experiment, config, overrides)
 
 
 @app.command("try", epilog="Each key=value replaces an entry of configs/try.yaml.\n\nExample: retroformer try")

@@ -146,7 +146,6 @@ def _summary(evaluation: Evaluation) -> str:
 
 def _next_steps(folder: object) -> str:
     return (
-        f"Every attempt in a browser:      retroformer view {folder}\n"
-        f"The report, with intervals:      retroformer eval {os.path.relpath(CONFIG)}\n"
-        "An agent of your own, to begin:  retroformer init mine"
+        f"Every attempt in a browser:  retroformer view {folder}\n"
+        f"The report, with intervals:  retroformer eval {os.path.relpath(CONFIG)}"
     )

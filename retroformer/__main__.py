@@ -66,7 +66,7 @@ app = make_app(
 
 
 @app.command(epilog="FOLDER is this folder unless you name another.\n\nExample: retroformer init mine")
-def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the files.")] = Path()) -> None:
+def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the files.")] = Path()) -> str:
     """Write a first experiment: a toy agent, its tasks and a config that runs.
 
     Reads nothing. Writes agent.py, tasks.jsonl and agent.yaml to FOLDER.
@@ -74,6 +74,7 @@ def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder f
     from retroformer.config.starter import write_starter
 
     print(write_starter(folder))
+    return f"{'' if folder == Path() else f'cd {folder} && '}retroformer collect agent.yaml"
 
 
 @app.command(options_metavar="--list | --task ID [--jsonl]", epilog=example("play configs/alfworld.yaml --list"))

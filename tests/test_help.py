@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from retroformer.__main__ import main
+from retroformer.cases.files import write_cases
+from retroformer.config.command_line import NEXT
 from retroformer.config.file import load
 from retroformer.errors import MissingInput
+from tests.support.cases import case
 from tests.support.commands import CONSOLE, commands
 
 ROOT = Path(__file__).parents[1]
@@ -126,3 +129,26 @@ def test_a_command_without_its_extra_says_in_one_sentence_which_one_to_install(
     with pytest.raises(MissingInput) as refused:
         main(words)
     assert str(refused.value) == f"{module} is not installed: run `pip install 'retroformer[{extra}]'`."
+
+
+def test_every_command_that_ends_names_the_next_one() -> None:
+    served = {"collect listen", "serve", "monitor", "view", "play", "gateway", "mcp", "pull"}
+    told = {"init", "eval"}
+    names = {" ".join(words) for words in commands("retroformer")}
+    assert names == set(NEXT) - {"collect rate --dry-run"} | served | told
+    assert {words.split()[0] for words in NEXT.values()} <= set(CONSOLE)
+    for words, command in commands("retroformer").items():
+        following = NEXT.get(" ".join(words), "")
+        assert set(re.findall(r"{(\w+)}", following)) <= {parameter.name for parameter in command.params}
+
+
+def test_the_next_command_keeps_config_and_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = str(ROOT / "configs/agent.yaml")
+    write_cases("cases.jsonl", [case()])
+    main(["import", config, "cases.jsonl", "run=other"], program="retroformer")
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next: retroformer train sft {config} run=other"
+    main(["import", config, "cases.jsonl", "run=other", "--json"], program="retroformer")
+    assert "Next:" not in capsys.readouterr().out

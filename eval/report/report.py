@@ -29,7 +29,7 @@ from ..play.evaluation import Evaluation, open_evaluations
 from ..play.order import play_arms
 from ..play.preflight import preflight, repetitions
 from ..play.verify import verify_models
-from . import advice, attempts, costs, headline, overoptimisation, setting, solved, telemetry, training
+from . import advice, attempts, conclusion, costs, headline, overoptimisation, setting, solved, telemetry, training
 from .files import write_files
 from .report_input import ReportInput
 
@@ -41,6 +41,7 @@ def _of_environment(evaluation: ReportInput) -> ChapterBuilder | Iterable[doc.Ch
 
 CHAPTERS: tuple[Callable[[ReportInput], ChapterBuilder | Iterable[doc.Chapter]], ...] = (
     headline.front,
+    conclusion.MissingGain,
     solved.planned_comparisons,
     setting.ArmDescriptions,
     solved.by_trial,

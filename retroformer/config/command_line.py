@@ -3,9 +3,12 @@
 Printing help must be fast, so this module imports only typer, and a command imports its libraries when it runs.
 """
 
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -16,6 +19,37 @@ from typer.main import get_command
 ConfigFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", hidden=True)]
 # typer's own parser refuses text that is not UTF-8; the config's parser also says where it is.
 Overrides = Annotated[list[str], typer.Argument(metavar="key=value", hidden=True, default_factory=list, parser=str)]
+
+
+CONSOLE = "retroformer"
+"""Program whose commands end with the next one; `python -m STAGE` is for scripts."""
+NEXT: Mapping[str, str] = MappingProxyType(
+    {
+        "try": "init mine",
+        "collect rate": "train sft {config}",
+        "collect rate --dry-run": "collect {config}",
+        "collect warm": "train warm {config}",
+        "train actor": "serve {config}",
+        "train warm": "collect {config}",
+        "train reward": "train ppo {config}",
+        **dict.fromkeys(("train sft", "train ppo", "train dpo", "train grpo", "train sac"), "eval {config}"),
+        "train plan": "collect {config}",
+        "train merge": "train gguf {config} {stage}",
+        "train gguf": "view {config}",
+        "rounds": "eval {config}",
+        "promote": "serve {config}",
+        "rollback": "promotions {config}",
+        "promotions": "serve {config}",
+        "show": "view {run}",
+        "export": "view {config}",
+        "import": "train sft {config}",
+        "recover": "show {config}",
+        "gepa": "eval {config}",
+        "push": "view {config}",
+        "ray-train": "eval {config}",
+    }
+)
+"""Command to run after each one, by its words; `init` and `eval` return theirs, and those that serve have none."""
 
 
 class Commands(TyperGroup):
@@ -37,7 +71,11 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command: {args[0]!r}. Choose from {', '.join(self.list_commands(ctx))}.")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.callback and ctx.find_root().info_name == CONSOLE:
+            words = f"{ctx.command_path} {name}".partition(" ")[2]
+            command.callback = partial(_call_and_say_next, command.callback, words)
+        return name, command, rest
 
     def _means_default(self, args: Sequence[str]) -> bool:
         word = next((word for word in args if not word.startswith("-")), None)
@@ -45,6 +83,20 @@ class Commands(TyperGroup):
             return not {"-h", "--help"} & set(args)
         is_misspelt_command = word.isidentifier() and not Path(word).exists()
         return word not in self.commands and not is_misspelt_command
+
+
+def _call_and_say_next(command: Callable[..., str | None], words: str, **arguments: Any) -> None:
+    """Run a command, and end with a line that names the next one, unless its output is for a program."""
+    following = command(**arguments)
+    if any(arguments.get(name) for name in ("as_json", "jsonl", "list_ids")):
+        return
+    words += " --dry-run" * bool(arguments.get("dry_run"))
+    if following is None and words in NEXT:
+        shown = {name: shlex.quote(str(value)) for name, value in arguments.items()}
+        overrides = arguments.get("overrides", ()) if "{config}" in NEXT[words] else ()
+        following = " ".join((CONSOLE, NEXT[words].format(**shown), *map(shlex.quote, overrides)))
+    if following:
+        typer.echo(f"Next: {following}")
 
 
 def make_app(description: str | None = None, group: type[Commands] = Commands) -> typer.Typer:

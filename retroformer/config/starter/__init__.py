@@ -9,7 +9,7 @@ FILES = ("agent.py", "tasks.jsonl", "agent.yaml")
 
 
 def write_starter(folder: Path) -> str:
-    """Write the files to a folder, which is created if necessary, and return what to do with them.
+    """Write the files to a folder, which is created if necessary, and return what they are.
 
     Raises ConfigError: a file of that name is already there; nothing is written.
     """
@@ -18,9 +18,7 @@ def write_starter(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(Path(__file__).with_name(name), folder / name)
-    enter = "" if folder == Path() else f"    cd {folder}\n"
     return (
-        f"{folder}: agent.py (a toy agent), tasks.jsonl (its tasks) and agent.yaml (the config). A few minutes show it "
-        f"improved:\n\n{enter}    retroformer collect agent.yaml\n    retroformer train sft agent.yaml\n"
-        "    retroformer eval agent.yaml\n\nThen put your own agent into agent.py and your own tasks into tasks.jsonl."
+        f"{folder}: agent.py (a toy agent), tasks.jsonl (its tasks) and agent.yaml (the config). Collect, train and "
+        "evaluate to see it improve; then put your own agent into agent.py and your own tasks into tasks.jsonl."
     )

@@ -26,10 +26,10 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_files_are_written_to_this_folder_or_a_new_one(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["init"])
-    assert "    retroformer collect agent.yaml" in capsys.readouterr().out
-    main(["init", "a/new/one"])
-    assert "    cd a/new/one\n    retroformer collect agent.yaml" in capsys.readouterr().out
+    main(["init"], program="retroformer")
+    assert capsys.readouterr().out.endswith("\nNext: retroformer collect agent.yaml\n")
+    main(["init", "a/new/one"], program="retroformer")
+    assert capsys.readouterr().out.endswith("\nNext: cd a/new/one && retroformer collect agent.yaml\n")
     for folder in (Path(), Path("a/new/one")):
         assert {path.name for path in folder.iterdir() if path.is_file()} == set(FILES)
 

@@ -1,0 +1,129 @@
+"""What an evaluation concludes: whether training helped, what it lacked if not, and which command comes next."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import adapter_name
+from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.files import document as doc
+from retroformer.method.rating import by_failure, ratings
+from retroformer.run.adapters import is_trained
+from retroformer.run.arm_names import is_rated
+
+from ..measure.results import ArmResult
+from ..measure.statistics import comparison
+from .report_input import ReportInput
+
+FEW_POSITIVES = 20
+"""Number of helpful pieces of advice below which SFT has too little to imitate."""
+MOST_CUT, MOST_IGNORED, LEAST_MIXED = 0.2, 0.5, 0.2
+"""Shares of cut and of ignored advice, and of helped failures whose candidates differ, that explain a missing gain."""
+MISSING_GAIN = "What training lacked"
+"""Title of the chapter on a trained arm that is not shown to be better than the untrained one."""
+
+
+class MissingGain:
+    """Chapter on the likeliest reason why training did not help, with the command that shows it; none if it helped."""
+
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._evaluation, self._counts = evaluation, Counter[str]()
+        self._ignoring = ""
+        """Task whose retry repeats the failure, action by action."""
+        self._arm = None if (arm := _not_helped(evaluation)) is None else arm.stored_names[0]
+
+    def add(self, facts: TaskFacts) -> None:
+        seed = facts.seeds[self._arm] if self._arm else SeedFacts({}, {})
+        for trial, reflection in seed.reflections.items():
+            failure, retry = seed.attempts.get(trial - 1), seed.attempts.get(trial)
+            if failure is None or retry is None or not reflection.text.strip():
+                continue
+            ignored = [step.action for step in failure.steps] == [step.action for step in retry.steps]
+            self._counts.update(retries=1, cut=reflection.is_cut, ignored=ignored)
+            if ignored and not self._ignoring:
+                self._ignoring = facts.task_id
+
+    def chapters(self) -> Iterator[doc.Chapter]:
+        if self._arm is not None:
+            name = self._arm.removeprefix("eval/")
+            start = "The data do not show that the advice of ", doc.strong(name), " is better than without training. "
+            reason, command = self._reason()
+            run = self._evaluation.experiment
+            place = str(run.folder) if run.store is None else "EXPERIMENT.yaml"
+            look = doc.code(f"retroformer {command.format(place)}")
+            yield doc.chapter(MISSING_GAIN, (*start, reason, ": see ", look, "."))
+
+    def _reason(self) -> tuple[str, str]:
+        """Return the likeliest reason, and a command that shows it, for a place. A cause comes before its effects."""
+        counts, limit = self._counts, self._evaluation.experiment.reflector.max_new_tokens
+        retries, arm = counts["retries"], shlex.quote(str(self._arm))
+        if counts["cut"] > MOST_CUT * retries:
+            cut = f"{counts['cut']} of its {retries} pieces of advice were cut at reflector.max_new_tokens={limit}"
+            return f"Most likely the advice is cut: {cut}", f"show {{}} --arm {arm}"
+        if counts["ignored"] > MOST_IGNORED * retries:
+            same = f"{counts['ignored']} of {retries} retries repeated the failed attempt action by action"
+            return f"Most likely the agent ignores advice: {same}", f"show {{}} --arm {arm} --task {self._ignoring}"
+        store = self._evaluation.store
+        groups = (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
+        rated = [[one.rating for one in each if one.text.strip()] for each in groups]
+        helped = [group for group in rated if max(group, default=0) > 0]
+        positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, rated))
+        if positive < FEW_POSITIVES:
+            few = f"{positive} of {total} collected pieces of advice helped, and SFT needs some {FEW_POSITIVES}"
+            return f"Most likely there is too little to imitate: {few}", "show {} --arm collect"
+        mixed = sum(min(group) < max(group) for group in helped)
+        if mixed < LEAST_MIXED * len(helped):
+            alike = (
+                f"on {len(helped) - mixed} of {len(helped)} failures that advice helped, all candidates helped alike"
+            )
+            return f"Most likely ratings do not tell good advice from bad: {alike}", "show {} --arm collect"
+        tasks = len(self._evaluation.tasks)
+        return f"The usual reasons do not apply, and {tasks} tasks show large differences alone", "view {}"
+
+
+def _not_helped(evaluation: ReportInput) -> ArmResult | None:
+    """Return the best trained arm if no trained arm is shown to be better than the untrained one; else None."""
+    arms, models = evaluation.experiment.eval.arms, _trained_models(evaluation.experiment)
+    trained = [arm for arm in evaluation.results if arm.name in models]
+    if not trained or not evaluation.rates.finished_tasks:
+        return None
+    bases = (arm for arm in evaluation.results if arm.name in arms and arms[arm.name].models == ("base",))
+    untrained = next(bases, evaluation.results[0])
+    compared = [comparison(arm, untrained) for arm in trained if arm is not untrained]
+    if not compared or any(one.claimed and one.difference.mean > 0 for one in compared):
+        return None
+    return max(trained, key=lambda arm: arm.share_solved(-1))
+
+
+def spoken(report: doc.Report) -> list[str]:
+    """Return the sentences of a report that `eval` prints: those of its front, and what training lacked."""
+    front = (part for part in report.chapters[0].parts if isinstance(part, doc.Listing))
+    return [doc.plain(item.words) for listing in front for item in listing.items] + [
+        doc.plain(part.words) for part in _lacked(report)
+    ]
+
+
+def next_command(report: doc.Report, experiment: Experiment, config: Path, overrides: Sequence[str]) -> str:
+    """Return the command after an evaluation: it shows what training lacked, promotes what helped, or shows the run."""
+    for part in _lacked(report):
+        return next(span.text for span in part.words if isinstance(span, doc.StyledText) and span.style == "code")
+    models = _trained_models(experiment)
+    front = (part for part in report.chapters[0].parts if isinstance(part, doc.Listing))
+    gains = {item.arms[0]: item.value or 0 for part in front for item in part.items if item.arms[0] in models}
+    if not gains:
+        return f"retroformer view {shlex.quote(str(config))}"
+    best = models[max(gains, key=gains.__getitem__)]
+    return shlex.join(["retroformer", "promote", str(config), best, *overrides])
+
+
+def _trained_models(experiment: Experiment) -> dict[str, str]:
+    """Return the arms that a trained model advises, each with its adapter, the last one of several seeds."""
+    named = {name: [adapter_name(model) for model in arm.models] for name, arm in experiment.eval.arms.items()}
+    return {name: models[-1] for name, models in named.items() if any(is_trained(experiment, one) for one in models)}
+
+
+def _lacked(report: doc.Report) -> list[doc.Paragraph]:
+    parts = [part for chapter in report.chapters if chapter.title == MISSING_GAIN for part in chapter.parts]
+    return [part for part in parts if isinstance(part, doc.Paragraph)]
