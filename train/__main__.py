@@ -1,5 +1,6 @@
 """`retroformer train`: trains one stage, estimates the memory it needs, or exports the full weights of a stage."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,8 @@ def _load(config: Path, overrides: list[str], single_process: str = "") -> Itera
 
     The command `single_process` runs in one process.
     """
+    # Threads that spin while they wait cost more than they bring beside other work. OpenMP reads this once.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from retroformer.config.file import load_configs
     from retroformer.environments.tasksets import require_extra
 

@@ -96,7 +96,7 @@ def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
     """Return the tasks of the split by id, in the order of the file.
 
     Raises:
-        MissingInput: there is no file, or a line of it is not a task.
+        MissingInput: there is no file, a line of it is not a task, or other splits alone have tasks.
     """
     if path is None:
         raise MissingInput("Set environment.data to the JSON lines file with the tasks.")
@@ -104,7 +104,11 @@ def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
         raise MissingInput(f"There is no file {path} with the tasks: correct environment.data.")
     rows = json_rows(path, _task, _TASK_FORM, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
     tasks = rows_by_id(rows, lambda task: str(task["id"]))
-    return {name: task for name, task in tasks.items() if task.get("split", "train") == split}
+    chosen = {name: task for name, task in tasks.items() if task.get("split", "train") == split}
+    if tasks and not chosen:
+        splits = sorted({repr(task.get("split", "train")) for task in tasks.values()})
+        raise MissingInput(f"Split {split!r} has no tasks in {path}: name {' or '.join(splits)}.")
+    return chosen
 
 
 def rows_by_id(rows: Iterable[tuple[str, Row]], identity: Callable[[Row], str]) -> dict[str, Row]:

@@ -338,3 +338,10 @@ def test_two_processes_do_not_train_one_stage_at_once(tiny_base: Path, workplace
         )
     assert "Another process is training sft (it holds runs/tiny/checkpoints/sft.lock): wait for its end" in done.stderr
     assert not (workplace / "runs/tiny/sft").exists()
+
+
+def test_training_waits_without_spinning(tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "of this test")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    main(["plan", str(config_file(workplace, tiny_base)), "--card", "24"])
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"

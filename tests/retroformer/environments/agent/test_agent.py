@@ -398,7 +398,7 @@ def test_an_agent_that_does_not_exist_is_one_sentence_before_anything_is_played(
         ('{"id": "a"}\n{"id": "a", "n": 1}', "Line 2 of tasks.jsonl: Line 1 of tasks.jsonl has the id 'a', too"),
         ('{"id": "a"}\n["b"]', "Line 2 of tasks.jsonl is JSON of another shape (TypeError: not an object)"),
         ('{"id": "a", "split": 3}', "split is not a text"),
-        ('{"id": "a", "split": "held_out"}', "Split 'train' has no tasks"),
+        ('{"id": "a", "split": "held_out"}', "Split 'train' has no tasks in tasks.jsonl: name 'held_out'."),
         ("", "Split 'train' has no tasks"),
     ],
 )
