@@ -322,6 +322,7 @@ def test_an_upgrade_to_a_websocket_is_not_made(tmp_path: Path) -> None:
 KEYED = (
     b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer my-own-%s\r\n%s\r\n\r\n",
     b"GET /v1/\x00 HTTP/1.1\r\nX-Api-Key: my-own-%s\r\n%s\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nSubscription Key: my-own-%s\r\n%s\r\n\r\n",
 )
 
 
