@@ -24,7 +24,7 @@ call of the function.
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -149,7 +149,7 @@ def _humaneval(row: Row) -> Problem:
         language="python",
         prompt=row["prompt"],
         entry_point=row["entry_point"],
-        tests=(complete_test(row["test"], row["entry_point"]),),
+        tests=tuple(complete_test(test, row["entry_point"]) for test in _texts(row["test"])),
         # A few tests use a helper that the prompt defines; a bare signature cannot be run.
         preamble=row["prompt"] if parse(row["prompt"]) else "",
         solution=None if solution is None else row["prompt"] + solution,
@@ -170,7 +170,7 @@ def _multipl_e(row: Row, language: str) -> Problem:
 
 def _mbpp(row: Row) -> Problem:
     code = row["code"].replace("\r\n", "\n")
-    tests = [*row["test_list"], *row.get("challenge_test_list", ())]
+    tests = [*_texts(row["test_list"]), *_texts(row.get("challenge_test_list", ()))]
     function = _function_of(code, tests)
     text = row.get("prompt") or row["text"]
     setup = row.get("test_setup_code", "").replace("\r\n", "\n")
@@ -180,18 +180,22 @@ def _mbpp(row: Row) -> Problem:
         prompt=_signature(function, text),
         entry_point=function.name,
         tests=tuple(f"{setup}\n{test}".strip() for test in tests),
-        preamble="\n".join(row.get("test_imports", ())),
+        preamble="\n".join(_texts(row.get("test_imports", ()))),
         solution=code,
     )
 
 
+def _texts(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
+
+
 def _function_of(code: str, tests: list[str]) -> ast.FunctionDef:
     """Return the function under test: of those the solution defines, the one that the first test calls."""
-    tree, solution = parse(tests[0]), definitions(code)
+    tree, solution = parse("".join(tests[:1])), definitions(code)
     for name in sorted(called_names(tree) & solution.keys()) if tree else []:
         if isinstance(function := solution[name], ast.FunctionDef):
             return function
-    raise ValueError(f"no function of the solution is called by {tests[0]!r}")
+    raise ValueError(f"no function of the solution is called by {tests[:1]}")
 
 
 def _signature(function: ast.FunctionDef, text: str) -> str:
@@ -221,18 +225,14 @@ def own_problem(row: Row) -> Problem:
     """Return the problem of one line, in the form above, HumanEval's or MBPP's. Raises KeyError, ValueError."""
     if not (name := str(row.get("entry_point", "f"))).isidentifier():
         raise ValueError(f"entry_point {name[:80]!r} is not the name of a function, or of the class of a method")
-    if "tests" not in row and "test" in row:
-        problem = _humaneval(row)
-    elif "tests" not in row and "test_list" in row:
+    if "tests" not in row and "test_list" in row:
         problem = _mbpp(row)
+    elif "tests" not in row and "test" in row:
+        problem = _humaneval(row)
     else:
-        text = row["tests"]
         names = Problem.model_fields.keys() & row.keys()
-        problem = Problem.model_validate(
-            {"language": "python"}
-            | {name: row[name] for name in names}
-            | {"tests": [text] if isinstance(text, str) else text}
-        )
+        fields = {name: row[name] for name in names} | {"tests": _texts(row["tests"])}
+        problem = Problem.model_validate({"language": "python"} | fields)
     if not problem.tests:
         raise ValueError(f"problem {problem.id!r} has no tests")
     try:

@@ -5,6 +5,7 @@ It finds which statements are tests and which names they need, and makes them st
 
 import ast
 import builtins
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -136,21 +137,35 @@ def complete_test(test: str, entry_point: str) -> str:
         raise ValueError(f"the test {test[:80]!r} is not Python")
     body: list[ast.stmt] = [statement for part in tree.body for statement in _without_runner(part)]
     used = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
-    calls = [_call(part, entry_point) for part in body if getattr(part, "name", None) not in used]
+    calls, cases = list[str](), set[str]()
+    for part in body:
+        bases = [ast.unparse(base) for base in part.bases] if isinstance(part, ast.ClassDef) else []
+        if isinstance(part, ast.ClassDef) and any(base.endswith("TestCase") or base in cases for base in bases):
+            cases.add(part.name)
+            calls.append(_UNITTEST.format(name=part.name))
+        elif getattr(part, "name", None) not in used:
+            calls.append(_call(part, entry_point))
     is_complete = body == tree.body and not any(calls)
     tree = ast.Module([*body, *ast.parse("\n".join(calls)).body], [])
     for node in ast.walk(tree):
-        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        modules += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
-        for module in modules:
-            if module.split(".")[0] not in sys.stdlib_module_names:
-                raise ValueError(f"the test imports {module}, which the sandbox does not have")
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in _EXITS:
-            raise ValueError(f"the test ends its process with {ast.unparse(node)}")
+        _require_runnable(node)
     return test if is_complete else ast.unparse(tree)
 
 
+def _require_runnable(node: ast.AST) -> None:
+    modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    modules += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+    for module in modules:
+        if module.split(".")[0] not in sys.stdlib_module_names:
+            raise ValueError(f"the test imports {module}, which the sandbox does not have")
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in _EXITS:
+        raise ValueError(f"the test ends its process with {ast.unparse(node)}")
+    if isinstance(node, ast.FunctionDef) and node.name in _PYTEST_SETUPS:
+        raise ValueError(f"the test defines {node.name}, which pytest alone calls")
+
+
 _EXITS = ("exit", "quit", "sys.exit", "os._exit")
+_PYTEST_SETUPS = ("setup_method", "setup_class", "setup_function", "setup_module")
 _UNITTEST = """
 import unittest
 unittest_result = unittest.TestResult()
@@ -163,18 +178,17 @@ def _without_runner(statement: ast.stmt) -> list[ast.stmt]:
     """Return what a test module runs as a program, without the call of unittest's runner."""
     if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
         return [inner for part in statement.body for inner in _without_runner(part)]
-    is_runner = isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("unittest.main(")
-    return [] if is_runner else [statement]
+    return [] if re.match(r"\w+\.main\(", ast.unparse(statement)) else [statement]
 
 
 def _call(node: ast.stmt, entry_point: str) -> str:
     """Return the code that runs a definition of tests; empty for any other statement."""
     if isinstance(node, ast.ClassDef):
-        if any(ast.unparse(base).endswith("TestCase") for base in node.bases):
-            return _UNITTEST.format(name=node.name)
         methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
         return "\n".join(f"{node.name}().{name}()" for name in methods if name.startswith("test"))
-    if not isinstance(node, ast.FunctionDef) or not any(isinstance(part, ast.Assert) for part in ast.walk(node)):
+    if not isinstance(node, ast.FunctionDef):
+        return ""
+    if not (node.name.startswith(("check", "test")) or any(isinstance(part, ast.Assert) for part in ast.walk(node))):
         return ""
     required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
     return {0: f"{node.name}()", 1: f"{node.name}({entry_point})"}.get(required, "")

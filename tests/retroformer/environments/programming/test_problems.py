@@ -164,6 +164,15 @@ HALF: dict[str, object] = {"id": "h", "prompt": "def half(x):", "entry_point": "
 CLASS: dict[str, object] = {"id": "c", "prompt": "class Half:\n    def of(self, x):", "entry_point": "Half"}
 LEETCODE = "class Half:\n    def of(self, xs: List[int]) -> int:\n        "
 RIGHT = "def half(x):\n    return x // 2"
+BASE_CASE = """
+import unittest
+class Base(unittest.TestCase):
+    def setUp(self):
+        self.four = 4
+class HalfTest(Base):
+    def test_four(self):
+        self.assertEqual(half(self.four), 2)
+"""
 CASE = "class HalfTest(unittest.TestCase):\n    def test_four(self):\n        self.assertEqual(half(4), 2)\n"
 HUMANEVAL = {
     "task_id": "h",
@@ -184,6 +193,18 @@ HUMANEVAL = {
         HALF | {"tests": ["class TestHalf:\n    def test_four(self):\n        assert half(4) == 2"]},
         HALF | {"tests": [f"import unittest\n{CASE}"]},
         HALF | {"tests": [f"import unittest\n{CASE}\nif __name__ == '__main__':\n    unittest.main()"]},
+        HALF | {"tests": ["def same(a, b):\n    assert a == b\ndef test_four():\n    same(half(4), 2)"]},
+        HALF | {"tests": ["def check(candidate):\n    if candidate(4) != 2:\n        raise ValueError"]},
+        HALF | {"tests": ["def check(f):\n    assert f(4) == 2\ndef test_check():\n    check(half)"]},
+        HALF | {"tests": [BASE_CASE]},
+        HALF | {"tests": [f"import unittest as ut\n{CASE.replace('unittest', 'ut')}ut.main(verbosity=2)"]},
+        HALF
+        | {
+            "tests": [
+                f"import unittest\n{CASE}suite = unittest.defaultTestLoader.loadTestsFromTestCase(HalfTest)\n"
+                "unittest.TextTestRunner().run(suite)"
+            ]
+        },
         HALF | {"tests": ["def test():\n    assert half(4) == 2\nif __name__ == '__main__':\n    test()"]},
         HALF | {"tests": ["try:\n    half('a')\nexcept TypeError:\n    pass\nelse:\n    assert False"]},
         HALF | {"tests": ["assert half(4) in (2, 2.0)", "assert half(0) is not None and not half(0)"]},
@@ -196,6 +217,15 @@ HUMANEVAL = {
             "test_list": ["assert half(FOUR) == 2"],
             "challenge_test_list": ["assert half(1) == 0"],
         },
+        {
+            "task_id": 1,
+            "prompt": "Halve.",
+            "code": RIGHT,
+            "test_imports": "import math",
+            "test_list": "assert half(4) == math.sqrt(4)",
+            "test": "import numpy as np\nassert half(4) == 2",
+        },
+        HUMANEVAL | {"test": ["def check(candidate):\n    assert candidate(4) == 2"]},
     ],
 )
 def test_own_tests_in_every_known_form_pass_the_right_program_and_fail_a_wrong_one(
@@ -227,6 +257,11 @@ def test_own_tests_in_every_known_form_pass_the_right_program_and_fail_a_wrong_o
         (HALF | {"tests": ["import pytest\ndef test():\n    assert half(4) == 2"]}, "imports pytest"),
         (HALF | {"tests": ["from solution import half\nassert half(4) == 2"]}, "imports solution"),
         (HALF | {"tests": ["assert half(4) == 2\nexit(0)"]}, "ends its process"),
+        *(
+            (HALF | {"tests": [f"{where}\n  def {name}(self):\n    self.x = 4"]}, f"defines {name}, which pytest alone")
+            for where, name in (("class TestHalf:", "setup_method"), ("class TestHalf:", "setup_class"))
+        ),
+        ({"task_id": 1, "text": "Halve.", "code": RIGHT, "test_list": []}, r"no function .* is called by \[\]"),
         *(
             (HALF | {"tests": ["assert half(4) == 2", test]}, "checks nothing")
             for test in (
