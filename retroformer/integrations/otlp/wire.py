@@ -19,6 +19,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
@@ -67,6 +68,15 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, alias_generator=to_camel, extra="ignore", frozen=True)
 
 
+class _Fields(_Part):
+    """Object in which null stands for a field that is not set, as in protobuf's JSON."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        return {name: field for name, field in value.items() if field is not None} if isinstance(value, dict) else value
+
+
 class _List(_Part):
     values: list["_Value"] = []
 
@@ -103,7 +113,7 @@ def _plain(attributes: list[_Attribute]) -> dict[str, Any]:
     return {attribute.key: attribute.value and attribute.value.plain() for attribute in attributes}
 
 
-class SpanStatus(_Part):
+class SpanStatus(_Fields):
     """Status that the program set: 2 is an error."""
 
     code: Annotated[int, BeforeValidator(lambda code: _STATUS_CODES.get(code, code)), Field(ge=0, le=2)] = 0
@@ -119,13 +129,13 @@ class _AttributeList:
 _Attributes = Annotated[dict[str, Any], _AttributeList()]
 
 
-class SpanEvent(_Part):
+class SpanEvent(_Fields):
     """Something that happened during a span."""
 
     attributes: _Attributes = {}
 
 
-class Span(_Part):
+class Span(_Fields):
     """One operation of a program, such as a call of a model or a tool."""
 
     trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{32}$"), AfterValidator(_not_zero)]
@@ -154,11 +164,11 @@ class Span(_Part):
         return f"{self.where}.attributes[{attribute!r}]"
 
 
-class _Scope(_Part):
-    spans: list[dict[str, Any]] = []
+class _Scope(_Fields):
+    spans: list[Any] = []
 
 
-class _Resource(_Part):
+class _Resource(_Fields):
     scope_spans: list[_Scope] = []
 
 
@@ -207,12 +217,12 @@ def _scopes(value: Any, where: str) -> Iterator[tuple[list[Any], str]]:
         raise MissingInput(f"{where} holds {', '.join(others)}: only traces, resourceSpans, say what an agent did.")
     validate(_TRACES, value, f"{where}: ", strict=None)
     for outer, resource in enumerate(value["resourceSpans"]):
-        for inner, scope in enumerate(resource.get("scopeSpans", ())):
-            yield scope.get("spans", []), f"{where}: resourceSpans[{outer}].scopeSpans[{inner}]"
+        for inner, scope in enumerate(resource.get("scopeSpans") or ()):
+            yield scope.get("spans") or [], f"{where}: resourceSpans[{outer}].scopeSpans[{inner}]"
 
 
-def _read_span(value: dict[str, Any], where: str) -> Span:
-    span: Span = validate(_SPAN, {**value, "where": where}, where, strict=None)
+def _read_span(value: Any, where: str) -> Span:
+    span: Span = validate(_SPAN, {**value, "where": where} if isinstance(value, dict) else value, where, strict=None)
     return span
 
 

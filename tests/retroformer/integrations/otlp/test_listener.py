@@ -205,6 +205,18 @@ ODD: dict[str, tuple[str, object]] = {
 }
 
 
+@pytest.mark.parametrize("odd", [None, 7, [], {"name": "a"}])
+def test_a_span_that_is_none_does_not_lose_the_others(shared: Listening, odd: object) -> None:
+    name = f"beside {odd}"
+    request = spans.request(spans.attempt(hash(name) % 10**9 + 1000, spans.gen_ai("No."), task_id=name, score=0.0))
+    resource = request["resourceSpans"][0]
+    resource["scopeSpans"][0]["spans"].append(odd)
+    resource["scopeSpans"].append({"scope": None, "spans": None})
+    answer = httpx.post(shared.url, content=json.dumps(request).encode(), headers=JSON)
+    assert (answer.status_code, int(answer.json()["partialSuccess"]["rejectedSpans"])) == (200, 1)
+    assert [attempt.attempt.score for attempt in shared.attempts() if attempt.task.id == name] == [0.0]
+
+
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF], ids=["json", "protobuf"])
 @pytest.mark.parametrize("odd", ODD)
 def test_one_odd_span_does_not_lose_the_others(shared: Listening, odd: str, kind: dict[str, str]) -> None:

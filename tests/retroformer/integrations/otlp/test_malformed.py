@@ -115,6 +115,16 @@ def test_a_malformed_span_is_refused_with_line_and_field(fault: str, tmp_path: P
     assert "\n" not in sentence
 
 
+def test_null_is_a_field_that_is_not_set(tmp_path: Path) -> None:
+    (request,) = exported(lambda _: None)[:1]
+    wanted = list(attempts_of(read_spans(spans.write_lines(tmp_path / "traces.jsonl", [request]))))
+    for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        unset = ("parentSpanId", "events", "status", "attributes", "traceState", "links", "flags")
+        span |= {name: None for name in unset if name not in span}
+    request["resourceSpans"] += [{"resource": None, "scopeSpans": None}, {"scopeSpans": [{"spans": None}]}]
+    assert list(attempts_of(read_spans(spans.write_lines(tmp_path / "traces.jsonl", [request])))) == wanted
+
+
 GOOD = json.dumps(spans.request(spans.attempt(1, spans.gen_ai("No."), score=0.0))).encode() + b"\n"
 FILES: dict[str, tuple[str, bytes, str]] = {
     "half a line": ("a.jsonl", GOOD + GOOD[:100], "Line 2 of "),
