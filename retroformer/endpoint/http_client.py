@@ -10,10 +10,12 @@ import ipaddress
 import json
 import os
 import re
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -24,7 +26,6 @@ import certifi
 import httpx
 
 from retroformer.endpoint.compression import Decompressor, UnreadableBody
-from retroformer.endpoint.request_guard import is_loopback
 from retroformer.endpoint.secrets.redaction import keep_secret, redact
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError
@@ -223,12 +224,24 @@ def proxy_for(url: str) -> str | None:
     except ValueError:
         return None  # The client says what is wrong with it.
     scheme = {"ws": "http", "wss": "https"}.get(address.scheme.lower(), address.scheme.lower())
-    if is_loopback(host) or _is_excepted(host, port or (443 if scheme == "https" else 80)):
+    if _is_this_machine(host) or _is_excepted(host, port or (443 if scheme == "https" else 80)):
         return None
     for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"):
         if value := os.environ.get(name, "").strip():
             return _checked_proxy(name, value)
     return None
+
+
+def _is_this_machine(host: str) -> bool:
+    """Return True for a name or address of this machine in any form, also 0.0.0.0, which servers print as theirs."""
+    with suppress(OSError):
+        host = socket.inet_ntoa(socket.inet_aton(host))  # It also reads forms such as 127.1.
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f".{host}".endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
 
 
 def _checked_proxy(name: str, value: str) -> str:

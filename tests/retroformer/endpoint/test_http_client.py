@@ -177,7 +177,7 @@ def test_a_server_elsewhere_is_asked_through_the_proxy_and_this_machine_never(
     assert [request.path for request in proxy.requests] == ["http://model.example/v1"]
     with RawServer(lambda _, write: write(http("404 Not Found", b"{}"))) as server:
         port = server.host.partition(":")[2]
-        for host in ("127.0.0.1", "localhost", "LOCALHOST"):
+        for host in ("127.0.0.1", "localhost", "LOCALHOST", "0.0.0.0", "127.1", "[::ffff:127.0.0.1]"):
             assert fetch_now("GET", f"http://{host}:{port}/v1", 5.0).status == 404
     assert len(proxy.requests) == 1
 
@@ -201,6 +201,10 @@ def test_a_server_elsewhere_is_asked_through_the_proxy_and_this_machine_never(
         ("http://model.example", "http://model.example/v1", True),
         ("", "http://[::1]:8000/v1", True),
         ("", "ws://127.0.0.1:8000/ws", True),
+        ("", "http://[::]:8000/v1", True),
+        ("", "http://model.localhost:8000/v1", True),
+        ("", "http://notlocalhost/v1", False),
+        ("", "http://10.0/v1", False),
         ("", "ws://model.example/ws", False),
     ],
 )
