@@ -76,7 +76,7 @@ def prompt_template(folder: Path, settings: Mapping[str, JsonValue] | None = Non
 
 
 def chat_template(folder: Path) -> str:
-    """Return the template of the model in `folder`: the tokenizer's own, else Vicuna's for a Llama, else ""."""
+    """Return the template of the model in `folder`: the tokenizer's own, else Vicuna's for a LongChat, else ""."""
     separate = folder / "chat_template.jinja"
     if separate.is_file():
         return separate.read_text(encoding="utf-8")
@@ -85,7 +85,7 @@ def chat_template(folder: Path) -> str:
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if isinstance(template, str):
         return template
-    return _VICUNA if _entry(folder / "config.json", "model_type") == "llama" else ""
+    return _VICUNA if _entry(folder / "config.json", "rope_condense_ratio") else ""
 
 
 def _entry(path: Path, name: str) -> object:
@@ -127,6 +127,8 @@ def mark(tokenizer: Any, text: str, role: str = "user") -> str:
 
 def prompt_text(tokenizer: Any, messages: Iterable[Mapping[str, str]]) -> str:
     """Return the prompt that the chat template makes of messages, for `encode`. Raises what the template does."""
+    if not tokenizer.chat_template:
+        raise ConfigError("it has none; put the model's chat_template.jinja into its folder")
     marked = [{**message, "content": mark(tokenizer, message["content"], message["role"])} for message in messages]
     return str(tokenizer.apply_chat_template(marked, add_generation_prompt=True, tokenize=False))
 

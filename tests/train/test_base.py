@@ -13,6 +13,7 @@ from retroformer.errors import ConfigError
 from retroformer.models.adapter_weights import layer_of, require_fit
 from retroformer.models.loading import model_config
 from retroformer.models.precision import computes_bfloat16, guard_bnb_cpu, nf4
+from serve.engine.chat_tokenizer import ChatTokenizer
 from tests.train.world import save_tiny_model
 from train.base import (
     add_fresh_adapter,
@@ -143,10 +144,10 @@ def test_a_tokenizer_without_any_other_token_for_padding_is_refused() -> None:
 def test_a_tokenizer_without_a_chat_template_is_refused_before_training(tmp_path: Path) -> None:
     save_tiny_model(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(content | {"model_type": "mistral"}))
     with pytest.raises(ConfigError, match="no chat template"):
         load_tokenizer(Train(base_model=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"it has none; put the model's chat_template\.jinja into its folder"):
+        ChatTokenizer(tmp_path).render([{"role": "user", "content": "Go."}])
 
 
 def test_the_base_uses_no_cache_in_training(tiny_base: Path) -> None:

@@ -121,8 +121,10 @@ def test_the_template_is_read_from_its_file_or_from_the_tokenizers_configuration
     assert chat_template(tmp_path) == "{{ new }}"
 
 
-def test_a_llama_without_a_template_gets_vicunas(tmp_path: Path) -> None:
+def test_longchat_alone_gets_vicunas_template_if_it_has_none(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert chat_template(tmp_path) == ""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "rope_condense_ratio": 8}))
     turns = [
         {"role": "system", "content": "You advise."},
         {"role": "user", "content": "I failed."},
