@@ -7,19 +7,29 @@ before the first assistant message is the agent's prompt, and thinking is left o
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any
 
 from pydantic import ValidationError
 
-from retroformer.endpoint.answers import CallResult, MessageParts, fields_of, read_call, read_parts, strip_thinking
+from retroformer.endpoint.answers import (
+    CallResult,
+    MessageParts,
+    drop_thinking_fields,
+    fields_of,
+    read_call,
+    read_parts,
+    strip_thinking,
+)
 from retroformer.files.text import storable
 from retroformer.method.records import ROLES, ChatMessage, Step, content_text
 
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other packages by those of the OpenAI API."""
+_TEXT_FIELDS = ("text", "message", "value", "output")
+"""Fields, besides lists, in which a message of another package may say something."""
 
 
 def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
@@ -67,7 +77,8 @@ def clean_messages(messages: Sequence[Any], where: str = "messages") -> tuple[Ch
         fields, place = _fields(message), f"{where}[{number}]"
         role = _role(fields, place)
         if role:
-            kept += _message(role, fields, place)
+            for turn in _turns(role, fields):
+                kept += _message(role, turn, place)
             continue
         for item in _item(fields, place):
             if item.role == "assistant" and kept and kept[-1].role == "assistant":
@@ -96,7 +107,7 @@ def _unreadable(message: Mapping[str, Any]) -> ChatMessage:
     """Return a message that cannot be read, with JSON as its content; an unknown role is the user's."""
     role, content = message.get("role"), message.get("content")
     with suppress(ValueError, TypeError, RecursionError):
-        shown = content if isinstance(content, str) else json.dumps(content)
+        shown = content if isinstance(content, str) else json.dumps(message if content is None else content)
         return ChatMessage(role=role if isinstance(role, str) and role in ROLES else "user", content=storable(shown))
     return ChatMessage(role="user", content="")
 
@@ -133,14 +144,33 @@ def _item(fields: Mapping[str, Any], where: str) -> list[ChatMessage]:
     read = read_parts([fields])
     if read.content:
         raise ValueError(f"{where} is of the type {fields['type']!r}, which is no message that can be read")
-    if read.calls:
-        return [ChatMessage.model_validate({"role": "assistant", "tool_calls": _calls({}, read, where)})]
-    return list(map(_result, read.results))
+    calls = {"role": "assistant", "tool_calls": _calls({}, read, where)} if read.calls else None
+    return [*([ChatMessage.model_validate(calls)] if calls else []), *map(_result, read.results)]
+
+
+def _turns(role: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Split an answer behind results of tools that the provider ran: what it says and calls next is another turn."""
+    name = _parts_in(fields)
+    parts = fields.get(name)
+    if role == "assistant" and isinstance(parts, list) and not fields.get("tool_calls"):
+        begun, is_answered = 0, False
+        for number, part in enumerate(parts):
+            read = read_parts([part])
+            if is_answered and (read.calls or any("text" in each for each in read.content)):
+                yield {**fields, name: parts[begun:number]}
+                begun, is_answered = number, False
+            is_answered |= bool(read.results)
+        fields = {**fields, name: parts[begun:]}
+    yield fields
+
+
+def _parts_in(fields: Mapping[str, Any]) -> str:
+    return "parts" if fields.get("content") is None and "parts" in fields else "content"
 
 
 def _message(role: str, fields: Mapping[str, Any], where: str) -> list[ChatMessage]:
     """Return a message, and each result of a tool in it as a message of its own, as the OpenAI API has them."""
-    name = "parts" if fields.get("content") is None and "parts" in fields else "content"
+    name = _parts_in(fields)
     given = fields.get(name)
     if not (given is None or isinstance(given, Sequence)):
         raise ValueError(f"{where}.{name} is neither text nor a list of parts")
@@ -153,6 +183,9 @@ def _message(role: str, fields: Mapping[str, Any], where: str) -> list[ChatMessa
         content = "\n".join(part["text"] for part in read.content) or None
     if results and not (content or calls):
         return results
+    for other, value in () if content or calls else drop_thinking_fields(fields).items():
+        if other != name and value and (isinstance(value, list) or other in _TEXT_FIELDS):
+            raise ValueError(f"{where}.{other} cannot be read: give the message its content")
     kept = {"role": role, "content": _cleaned(content, role), "tool_calls": calls}
     given_names = {name: fields.get(name) for name in ("tool_call_id", "name")}
     named = {name: storable(str(value)) for name, value in given_names.items() if isinstance(value, str | int)}

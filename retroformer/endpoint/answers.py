@@ -87,12 +87,13 @@ def strip_thinking_from_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
     inner = data if isinstance(data, Mapping) else {}
     if _THINKING_TYPE.search(str(part.get("type") or "")) or True in (part.get("thought"), inner.get("thought")):
         return None
-    own = _drop_thinking_fields(part) | ({"data": _drop_thinking_fields(inner)} if inner else {})
+    own = drop_thinking_fields(part) | ({"data": drop_thinking_fields(inner)} if inner else {})
     complete = len(own) == len(part) and (not inner or len(own["data"]) == len(inner))
     return own if complete or any(value for name, value in own.items() if name != "type") else None
 
 
-def _drop_thinking_fields(part: Mapping[str, Any]) -> dict[str, Any]:
+def drop_thinking_fields(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a part or message that hold no thinking."""
     return {name: value for name, value in part.items() if not _THINKING_FIELD.match(name)}
 
 
@@ -100,6 +101,8 @@ _CALL = re.compile(r"tool_use$|_call$|^executable_code$")
 """Kinds of parts that are a call: `tool_use`, `toolUse`, `functionCall`, `tool-call`, `web_search_call`."""
 _RESULT = re.compile(r"_call_output$|(?<!search)_result$|^(function|tool|tool_call)_response$")
 """Kinds of parts that are the result of a call: `tool_result`, `functionResponse`, `function_call_output`."""
+_TEXTS = ("text", "citations_content", "search_result")
+"""Kinds of parts whose content is a text, or parts that have some."""
 _MEDIA = re.compile(r"image|audio|video|file|document|media|blob|uri|search|reference|citation|container|data|part")
 """Kinds of parts that hold no text and are shown as a mark, such as `[image]`."""
 _UNNAMED_CALLS = ("tool_use", "server_tool_use", "tool_call", "function_call", "custom_tool_call")
@@ -108,6 +111,8 @@ _NAMES = ("name", "toolName", "tool_name")
 _ARGUMENTS = ("arguments", "args", "input", "action", "queries", "code")
 _OUTPUTS = ("output", "content", "response", "result", "value", "text", "json")
 """Fields of calls and results in all APIs; a result may hold the others in turn."""
+_OUTPUTS_OF_CALLS = ("output", "outputs", "errorText", "error")
+"""Fields of a call that the provider has run: what it answered."""
 
 
 class RequestedCall(NamedTuple):
@@ -152,17 +157,21 @@ def read_parts(parts: Iterable[Any]) -> MessageParts:
     read = MessageParts([], [], [], "")
     for number, part in enumerate(parts):
         fields = strip_thinking_from_part({"type": "text", "text": part} if isinstance(part, str) else fields_of(part))
-        if fields is None:
+        if fields is None or fields.get("type") == "step-start":  # A mark of the AI SDK's pages.
             continue
         kind, inner = _kind_of(fields)
-        text = _text_in(fields, kind)
+        text = _text_in(fields, kind, inner)
         if text is not None:
             read.content.append({"type": kind if kind == "refusal" else "text", "text": text})
         elif _RESULT.search(kind):
             output = _first(inner, _OUTPUTS)
             read.results.append(CallResult("" if output is None else _result_text(output), _identity(inner)))
-        elif _CALL.search(kind):
-            read.calls.append(read_call(inner, kind))
+        elif _CALL.search(kind) or "toolCallId" in inner:
+            # The AI SDK's parts name the tool in their type: `tool-search`.
+            name = kind if _CALL.search(kind) else str(fields.get("type")).removeprefix("tool-")
+            read.calls.append(read_call(inner, name))
+            if (output := _first(inner, _OUTPUTS_OF_CALLS)) is not None:
+                read.results.append(CallResult(_result_text(output), _identity(inner)))
         else:
             fields.pop("text", None)
             read.content.append({**fields, "type": str(fields.get("type") or kind or "part")})
@@ -220,12 +229,18 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
-def _text_in(part: Mapping[str, Any], kind: str) -> str | None:
+def _text_in(part: Mapping[str, Any], kind: str, inner: Mapping[str, Any]) -> str | None:
     """Return the text of a part, or of a refusal; None if it has none."""
-    text = part.get("text", part.get("content") if kind == "text" else part.get("refusal"))
-    if isinstance(text, Mapping):
-        text = text.get("value")  # OpenAI's assistants write {"value": TEXT, "annotations": []}.
-    return text if isinstance(text, str) and not (_RESULT.search(kind) or _CALL.search(kind)) else None
+    if _RESULT.search(kind) or _CALL.search(kind):
+        return None
+    for fields in (part, inner):
+        text = fields.get("text", fields.get("content") if kind in _TEXTS else fields.get("refusal"))
+        if isinstance(text, Mapping):
+            # OpenAI's assistants write {"value": TEXT, "annotations": []}, Bedrock {"text": TEXT, "qualifiers": []}.
+            text = text.get("value", text.get("text"))
+        if isinstance(text := join_text(text), str):
+            return text
+    return None
 
 
 def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
@@ -240,8 +255,8 @@ def _result_text(result: Any) -> str:
     if isinstance(result, list):
         return "\n".join(map(_result_text, result))
     if isinstance(result, Mapping):
-        kind, _ = _kind_of(result)
-        if (text := _text_in(result, kind)) is not None:
+        kind, inner = _kind_of(result)
+        if (text := _text_in(result, kind, inner)) is not None:
             return text
         own = [name for name in result if name != "type"]
         if _MEDIA.search(kind) and ("type" in result or len(own) == 1):
@@ -253,7 +268,8 @@ def _result_text(result: Any) -> str:
 
 _NATURAL_ENDS = ("stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "done", "finished")
 _CALLING_ENDS = ("tool_calls", "tool_call", "tool_use", "function_call")
-_FAULTY_ENDS = ("error", "failed")
+_FAULTY_END = re.compile("error|fail")
+_REASONS = ("finish_reason", "stop_reason", "finish_details")
 _ANSWERS = ("reasoning_content", "reasoning", "thinking_blocks", "tool_calls", "function_call", "refusal", "audio")
 """Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
 
@@ -284,15 +300,18 @@ class ProviderAnswer(NamedTuple):
         return text if isinstance(text, str) else None
 
 
-def read_response(response: Any) -> ProviderAnswer:
-    """Read an answer or a chunk, which may be any JSON."""
+def read_response(response: Any, *, is_chunk: bool = False) -> ProviderAnswer:
+    """Read an answer or a chunk, which may be any JSON; some providers add what they said so far to a chunk."""
     answer = response if isinstance(response, Mapping) else {}
     choice, usage = first_choice(answer), answer.get("usage")
-    message = next((choice[name] for name in ("message", "delta") if isinstance(choice.get(name), Mapping)), None)
+    places = ("delta", "message") if is_chunk else ("message", "delta")
+    message = next((choice[name] for name in places if isinstance(choice.get(name), Mapping)), None)
     if message is None:
         message = {"content": choice["text"]} if "text" in choice else {}
     usage = usage if isinstance(usage, Mapping) else {}
-    reason = str(choice.get("finish_reason") or "").rpartition(".")[2].lower()
+    stated = _first(choice, _REASONS)
+    stated = stated.get("type") if isinstance(stated, Mapping) else stated
+    reason = str(stated or "").rpartition(".")[2].lower()
     if not choice and answer.get("choices") == [] and usage.get("completion_tokens"):
         reason = "nothing"  # Some providers leave out the choice of a model that only thought.
     natural = reason in (*_NATURAL_ENDS, *_CALLING_ENDS)
@@ -300,7 +319,7 @@ def read_response(response: Any) -> ProviderAnswer:
         message=message,
         usage=usage,
         finish_reason=None if not reason else "stop" if natural else "length",
-        is_error=reason in _FAULTY_ENDS or any(place.get("error") for place in (answer, choice, message)),
+        is_error=bool(_FAULTY_END.search(reason)) or any(place.get("error") for place in (answer, choice, message)),
     )
 
 

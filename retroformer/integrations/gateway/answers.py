@@ -119,7 +119,7 @@ class RecordedAnswer:
             return
         if value.strip() == b"[DONE]":
             self.complete = True
-        chunk = read_response(json_object(value))
+        chunk = read_response(json_object(value), is_chunk=True)
         self._note_end(chunk)
         for field in ("content", "refusal"):
             if isinstance(text := join_text(chunk.message.get(field)), str):
@@ -141,7 +141,8 @@ class RecordedAnswer:
         """Add a part to its call: that of its id, else the last one of its index unless the part begins another."""
         inner = part.get("function")
         function = inner if isinstance(inner, Mapping) else {}
-        identity, name = part.get("id") or None, function.get("name") or ""
+        # Mistral's streams call every id "null".
+        identity, name = None if part.get("id") in ("", "null") else part.get("id"), function.get("name") or ""
         earlier = [call for call in self._calls if index is None or call.index == index]
         call = next((call for call in self._calls if identity is not None and call.id == identity), None)
         last = earlier[-1] if earlier else None

@@ -296,6 +296,71 @@ LANGCHAIN = [
     ToolMessage("It is paid.", tool_call_id="toolu_2"),
     AIMessage("I cannot refund it."),
 ]
+AI_SDK_UI: list[Any] = [
+    {"id": "1", "role": "user", "parts": [{"type": "text", "text": "Refund order 1."}]},
+    {
+        "id": "2",
+        "role": "assistant",
+        "parts": [
+            {"type": "step-start"},
+            {"type": "reasoning", "text": "Hm.", "state": "done"},
+            {"type": "text", "text": "I look.", "state": "done"},
+            {"type": "tool-find", "toolCallId": "c1", "input": {"order": 1}, "output": "It is open."},
+            {
+                "type": "dynamic-tool",
+                "toolName": "find",
+                "toolCallId": "c2",
+                "input": {"order": 1},
+                "errorText": "Paid.",
+            },
+            {"type": "text", "text": "I cannot refund it."},
+        ],
+    },
+]
+SERVER_TOOLS: list[Any] = [
+    {"role": "user", "content": "Refund order 1."},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I look."},
+            {"type": "mcp_tool_use", "id": "m1", "name": "find", "server_name": "s", "input": {"order": 1}},
+            {"type": "mcp_tool_result", "tool_use_id": "m1", "content": [{"type": "text", "text": "It is open."}]},
+            {"type": "server_tool_use", "id": "s1", "name": "find", "input": {"order": 1}},
+            {"type": "web_search_tool_result", "tool_use_id": "s1", "content": "Paid."},
+            {"type": "text", "text": "I cannot"},
+            {"type": "text", "text": " refund it."},
+        ],
+    },
+]
+RESPONSES_WITH_MCP: list[Any] = [
+    {"role": "user", "content": "Refund order 1."},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+    {
+        "type": "mcp_call",
+        "id": "m1",
+        "name": "find",
+        "arguments": '{"order": 1}',
+        "output": "It is open.",
+        "error": None,
+    },
+    {"type": "mcp_call", "id": "m2", "name": "find", "arguments": '{"order": 1}', "output": None, "error": "Paid."},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I cannot refund it."}]},
+]
+
+
+@pytest.mark.parametrize(
+    "messages", [AI_SDK_UI, SERVER_TOOLS, RESPONSES_WITH_MCP], ids=["ai sdk", "anthropic", "responses"]
+)
+def test_what_a_model_says_after_the_result_of_a_providers_tool_is_a_turn_of_its_own(messages: list[Any]) -> None:
+    look, find, say = steps_of(messages)
+    assert look == Step(thought="I look.", action='find({"order": 1})', observation="It is open.")
+    assert find == Step(action='find({"order": 1})', observation="Paid.")
+    assert say.action.replace("\n", "") == "I cannot refund it."
+    kept = clean_messages(messages)
+    assert "Hm." not in str(kept)
+    assert clean_messages(kept) == kept
+
+
 FORMS: dict[str, list[Any]] = {
     "responses": RESPONSES,
     "anthropic": ANTHROPIC,
@@ -336,6 +401,12 @@ def test_the_messages_of_every_api_become_the_same_steps(form: str) -> None:
             {"type": "item_reference", "id": "msg_1"},
             r"messages\[0\] is of the type 'item_reference', which is no message",
         ),
+        ({"role": "user", "blocks": [{"block_type": "text", "text": "x"}]}, r"messages\[0\].blocks cannot be read"),
+        (
+            {"role": "assistant", "content": "", "toolInvocations": [{}]},
+            r"messages\[0\].toolInvocations cannot be read",
+        ),
+        ({"role": "user", "text": "x"}, r"messages\[0\].text cannot be read: give the message its content"),
         ({"role": "user", "content": {"text": "x"}}, r"messages\[0\].content is neither text nor a list of parts"),
     ],
 )
@@ -350,6 +421,9 @@ def test_what_cannot_be_read_is_refused_by_its_name(message: Any, words: str) ->
         ({"role": "User", "content": "Go."}, "Go."),
         (("human", "Go."), "Go."),
         ({"role": "user", "content": [{"type": "text", "text": {"value": "Go.", "annotations": []}}]}, "Go."),
+        ({"role": "user", "content": [{"guardContent": {"text": {"text": "Go.", "qualifiers": []}}}]}, "Go."),
+        ({"role": "user", "content": [{"citationsContent": {"content": [{"text": "Go."}], "citations": [{}]}}]}, "Go."),
+        ({"role": "user", "content": [{"type": "search_result", "content": [{"type": "text", "text": "Go."}]}]}, "Go."),
         ({"role": "user", "content": [{"image": {"format": "png"}}, {"text": "Go."}]}, "[image]\nGo."),
         ({"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "Go."}]}, "[hologram]\nGo."),
         ({"role": "assistant", "content": None, "refusal": "I will not."}, "I will not."),

@@ -287,6 +287,8 @@ FAULT = {"code": 502, "message": "Provider returned error"}
         {"choices": [{"message": {"role": "assistant", "content": "Look.", "error": "overloaded"}}]},
         {"error": FAULT},
         {"choices": [choice("FAILED", None)]},
+        {"choices": [choice("ERROR_TOXIC")]},
+        {"choices": [choice(None, finish_details={"type": "server_error"})]},
     ],
 )
 def test_an_error_is_no_answer_wherever_it_stands(body: Body) -> None:
@@ -316,6 +318,8 @@ def test_any_end_but_a_natural_one_is_a_cut(reason: Any, read: str | None) -> No
     assert answered({"choices": [second, choice(reason)], "usage": USAGE}).finish_reason == read
     text = {"index": 0, "text": "Look.", "finish_reason": reason}
     assert answered({"choices": [text]}, "completions").finish_reason == read
+    others = ({"stop_reason": reason}, {"finish_details": {"type": reason}})
+    assert [answered({"choices": [choice(None, **other)]}).finish_reason for other in others] == [read, read]
 
 
 @pytest.mark.parametrize(

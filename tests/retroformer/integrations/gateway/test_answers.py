@@ -56,6 +56,9 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
     "in one delta without ids or indices": deltas(
         [part(WEATHER[0]), part(TIME[0])], [part("", WEATHER[1]), part("", TIME[1])]
     ),
+    "whole calls that Mistral names null": deltas(
+        [part(*WEATHER, index=0, id="null"), part(*TIME, index=0, id="null")]
+    ),
     "pieces that repeat id and name": deltas(
         part(WEATHER[0], '{"in":', index=0, id="a"),
         part(WEATHER[0], ' "Oslo"}', index=0, id="a"),
@@ -112,6 +115,14 @@ def test_text_of_all_forms_is_read_from_a_stream(delta: dict[str, Any], text: st
     called = read(chunk(delta), old).message
     assert called is not None
     assert [call.function.name for call in called.tool_calls] == ["find"]
+
+
+def test_a_stream_whose_events_repeat_what_was_said_is_read_once() -> None:
+    said = (("The", "The"), (" end.", "The end."))
+    choices = ({"index": 0, "delta": {"content": new}, "message": {"content": whole}} for new, whole in said)
+    message = read(*({"choices": [choice]} for choice in choices)).message
+    assert message is not None
+    assert message.content == "The end."
 
 
 FAULT = {"code": 502, "message": "Provider returned error"}
