@@ -40,7 +40,7 @@ async def play_tour(overrides: Sequence[str], console: Console) -> None:
     require_extra("serve", "torch", "uvicorn")
     fetch_packages(console.print)
     config = on_held_out_split(load_config(CONFIG, overrides))
-    tasks = preflight(config.experiment)
+    (tasks,) = preflight(config.experiment)
     console.print("Loading the language model that plays and the one that advises ...")
     with closing(open_whole_store(config.experiment)) as store, closing(Ledger(store)) as ledger:
         async with open_evaluations(config, ledger, tasks, "") as (evaluation,):

@@ -32,27 +32,34 @@ from retroformer.run.store import Store, open_store, open_whole_store
 logger = logging.getLogger(__name__)
 
 
-def preflight(experiment: Experiment) -> tuple[Task, ...]:
-    """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
-    _check_actors(experiment)
-    if experiment.loop.backend != LOCAL:
-        backend_of(experiment.loop.backend)
-        require_addresses(experiment, asks_reflector=bool(experiment.eval.reflector_models))
-    tasks = held_out_tasks(experiment)
-    # Domains of one environment may share tasks.
-    for domain in experiment.each_domain:
-        if training_tasks(domain, ()).are_of(experiment):
+def preflight(*experiments: Experiment) -> list[tuple[Task, ...]]:
+    """Return the tasks to play in each experiment: one, or the domains of one.
+
+    Raises ConfigError, MissingInput if they, an arm or an actor cannot be played.
+    """
+    for experiment in experiments:
+        _check_actors(experiment)
+        if experiment.loop.backend != LOCAL:
+            backend_of(experiment.loop.backend)
+            require_addresses(experiment, asks_reflector=bool(experiment.eval.reflector_models))
+    chosen = [(experiment, held_out_tasks(experiment)) for experiment in experiments]
+    # Domains of one environment may share tasks. Each store is verified once.
+    for domain in experiments[0].each_domain:
+        played = [tasks for experiment, tasks in chosen if training_tasks(domain, ()).are_of(experiment)]
+        if played:
             with closing(open_whole_store(domain)) as store:
-                refuse_trained_tasks(store, tasks)
-    for repetition in repetitions(experiment).values():
-        check_prompts(repetition)
-        check_arms(repetition)
-        refuse_adapters_trained_on(repetition, tasks)
-    # Once, since the stores of these runs are verified, and all actors read the same ones.
-    refuse_tasks_of_runs(experiment, tasks)
-    for repetition in repetitions(experiment).values():
-        _refuse_untrained(repetition)
-    return tasks
+                for tasks in played:
+                    refuse_trained_tasks(store, tasks)
+    for experiment, tasks in chosen:
+        for repetition in repetitions(experiment).values():
+            check_prompts(repetition)
+            check_arms(repetition)
+            refuse_adapters_trained_on(repetition, tasks)
+        # Once, since the stores of these runs are verified, and all actors read the same ones.
+        refuse_tasks_of_runs(experiment, tasks)
+        for repetition in repetitions(experiment).values():
+            _refuse_untrained(repetition)
+    return [tasks for _, tasks in chosen]
 
 
 def check_arms(experiment: Experiment) -> None:

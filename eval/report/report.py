@@ -79,7 +79,7 @@ async def compare_arms(*configs: Config) -> str:
     """
     held_out = [on_held_out_split(config) for config in configs]
     # Everything that can be refused is refused before the first domain plays.
-    tasks = [preflight(config.experiment) for config in held_out]
+    tasks = preflight(*(config.experiment for config in held_out))
     unfinished = list[str]()
     played = []
     for config, chosen in zip(held_out, tasks, strict=True):

@@ -15,6 +15,7 @@ import yaml
 
 from collect.__main__ import main as collect
 from eval.__main__ import main as evaluate
+from eval.play import preflight
 from retroformer.__main__ import main as retroformer
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load_domains
@@ -22,7 +23,7 @@ from retroformer.config.parts import chosen_tasks
 from retroformer.errors import ConfigError
 from retroformer.method.records import Author, Key, Reflection
 from retroformer.run.stage_metrics import read_metrics
-from retroformer.run.store import open_store
+from retroformer.run.store import open_store, open_whole_store
 from tests.support.endpoint import Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import ROOT
 from tests.train.world import save_tiny_model
@@ -174,6 +175,10 @@ def test_training_tasks_of_one_domain_are_refused_in_another_with_the_same_envir
     }
     path = tmp_path / "same.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
+    verified = list[str]()
+    monkeypatch.setattr(preflight, "open_whole_store", lambda of: verified.append(of.name) or open_whole_store(of))
+    assert [len(tasks) for tasks in preflight.preflight(*load_domains(path))] == [3, 3]
+    assert verified == ["same/first", "same/second"], "each once, not for each domain"
     first = load_domains(path)[0]
     trained_on = chosen_tasks(first, 2)[1].id
     store = open_store(first)

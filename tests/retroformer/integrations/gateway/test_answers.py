@@ -84,6 +84,15 @@ def test_streamed_calls_are_joined_by_id_or_else_by_a_new_name(form: str) -> Non
     assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == [WEATHER, TIME]
 
 
+def test_a_call_without_arguments_ends_where_another_name_begins() -> None:
+    message = read(*deltas(part("get_time", index=0), part(*WEATHER, index=0))).message
+    assert message is not None
+    assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == [
+        ("get_time", "{}"),
+        WEATHER,
+    ]
+
+
 def test_two_calls_of_one_tool_without_ids_stay_two() -> None:
     first = [part("find", "", index=0, id="a"), part("", '{"a": 1}', index=0)]
     for second in (part("find", '{"a": 2}', index=0), part("", '{"a": 2}', index=0)):
