@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from retroformer.environments.tasksets import read_tasks
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MOST_LEVELS, json_rows, parse_json
 
@@ -53,6 +54,13 @@ def test_the_field_that_an_object_has_twice_is_found_in_one_pass() -> None:
     fields = ",".join(f'"{number}":0' for number in (*range(300_000), 299_999))
     with pytest.raises(MissingInput, match=r"x is not JSON \('299999' appears twice in one object\)"):
         parse_json(f"{{{fields}}}", "x")
+
+
+def test_a_field_that_is_null_is_absent_as_tables_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "a", "split": null, "input": {"b": null}}\n')
+    assert rows(path) == [{"id": "a", "input": {"b": None}}]
+    assert list(read_tasks(path, "train")) == ["a"]
 
 
 def test_a_row_of_another_shape_is_refused_with_its_line_and_the_expected_shape(tmp_path: Path) -> None:
