@@ -32,7 +32,7 @@ def vllm_command(experiment: Experiment, names: ServedNames) -> list[str]:
     Raises MissingInput if an adapter cannot be read.
     """
     base = base_model_folder(experiment.train.base_model)
-    config = model_config(base)
+    config = model_config(base).get_text_config()
     copies = (experiment.folder / "promotions" / "adapters").glob("[!.]*")
     rank = max([experiment.train.lora.rank, *map(_rank, copies)])
     context = int(min(config.max_position_embeddings, longest_row(config)))

@@ -211,9 +211,12 @@ def _unsupported(folder: Path | str, kind: str, reason: str) -> ConfigError:
 
 
 def longest_row(config: Any) -> float:
-    """Return the tokens of a row beyond which a window slides, or longrope switches the frequencies of all rows."""
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    limits = [window] if window is not None and (kinds is None or "sliding_attention" in kinds) else []
+    """Return the tokens of a row beyond which a window slides, a chunk ends, or longrope switches all frequencies."""
+    config = config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    sizes = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+    named = [(kind, getattr(config, name, None)) for kind, name in sizes.items()]
+    limits = [size for kind, size in named if size is not None and (kinds is None or kind in kinds)]
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         limits.append(rope["original_max_position_embeddings"])

@@ -19,7 +19,7 @@ class ChatTokenizer:
         Raises DamagedFile if they cannot be read, ConfigError if the chat template does not read a setting.
         """
         self._tokenizer = load_tokenizer(folder, template_settings)
-        self._config = model_config(folder)
+        self._config = model_config(folder).get_text_config()
         self.vocabulary = int(self._config.vocab_size)
         self.stop_tokens = end_tokens(folder, self._tokenizer)
         """Tokens that end a turn; the first one is that of training."""

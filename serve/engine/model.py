@@ -82,7 +82,7 @@ class Model(ChatTokenizer):
 
     def _measure(self, model: Any) -> dict[str, Any]:
         """Read the shape of a model, and return the options of a pass over the first row of a batch."""
-        config = model.config
+        config = model.config.get_text_config()
         self.geometry = Geometry(
             layers=config.num_hidden_layers,
             heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,

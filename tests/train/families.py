@@ -60,6 +60,7 @@ _LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] *
 LIMITS: dict[str, dict[str, Any]] = {
     "whole": {},
     "sliding": {"sliding_window": 64},
+    "chunked": {"attention_chunk_size": 64},
     "switching": {"rope_parameters": _LONGROPE | {"original_max_position_embeddings": 64}},
 }
 """Settings of models of which long rows are read otherwise than short ones, and of one without a limit."""

@@ -170,7 +170,7 @@ def test_only_rows_that_are_read_alike_are_served(tmp_path: Path) -> None:
         name: Model(save_tiny_of("mistral-7b", tmp_path / name, **limit), {}, "float32").context_tokens
         for name, limit in LIMITS.items()
     }
-    assert served == {"whole": 1024, "sliding": 64, "switching": 64}
+    assert served == {"whole": 1024, "sliding": 64, "switching": 64, "chunked": 64}
 
 
 SHAPE: dict[str, Any] = {
@@ -190,10 +190,12 @@ SHAPE: dict[str, Any] = {
 PLAIN_SHAPE = {name: value for name, value in SHAPE.items() if name not in ("head_dim", "num_key_value_heads")}
 OLD_SHAPE: dict[str, Any] = {"vocab_size": 300, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512}
 SLIDING = {"sliding_window": 16}
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 ARCHITECTURES: dict[str, tuple[dict[str, Any], str]] = {
     **dict.fromkeys(("llama", "qwen2", "qwen3", "mistral", "mixtral", "olmo2", "smollm3", "cohere"), (SHAPE, "")),
     **dict.fromkeys(("starcoder2", "gemma", "phi", "arcee", "llama4_text"), (SHAPE, "")),
     **dict.fromkeys(("gemma3_text", "cohere2", "ministral"), (SHAPE | SLIDING, "")),
+    "gemma3": ({"text_config": SHAPE | SLIDING, "vision_config": VISION}, ""),
     "granite": (SHAPE | {"attention_multiplier": 0.2, "logits_scaling": 2.0}, ""),
     **dict.fromkeys(("phi3", "glm4"), (SHAPE | {"pad_token_id": 0}, "")),
     "gpt_neox": (PLAIN_SHAPE, ""),

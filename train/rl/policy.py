@@ -121,7 +121,7 @@ def sampled(
     trunk: Any, head: Any, prompts: Sequence[list[int]], length: int, pad_id: int, ends: Sequence[int]
 ) -> Tensor:
     """Return a response to each prompt, of at most `length` tokens, padded on the right, (B, T)."""
-    grid = _Grid(prompts, length, trunk.config.num_hidden_layers, trunk.device)
+    grid = _Grid(prompts, length, trunk.config.get_text_config().num_hidden_layers, trunk.device)
     # Drawn for all responses at once, so that a response does not depend on when others end.
     uniform_TB = torch.rand(length, len(prompts), dtype=torch.float64, device=trunk.device)
     response_BT = torch.full((len(prompts), length), pad_id, device=trunk.device)

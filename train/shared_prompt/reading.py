@@ -43,7 +43,7 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
     if packed.longest > (longest := longest_row(trunk.config)):
         raise ConfigError(
             f"A prompt with its response has {packed.longest} tokens, and packed rows of this base model have at most "
-            f"{longest} (its sliding window or longrope): {SEPARATE_ROWS}, or lower train.max_length and "
+            f"{longest} (its sliding window, chunk or longrope): {SEPARATE_ROWS}, or lower train.max_length and "
             "reflector.prompt_characters."
         )
     attention = trunk.config._attn_implementation
