@@ -93,14 +93,12 @@ def _text_of(content: Any) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
-def _known_role(role: Any) -> Any:
-    return "system" if role == "developer" else role  # The newer name of the same role.
-
-
 class RequestMessage(_Strict):
     """A message of a chat."""
 
-    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_known_role)]
+    role: Annotated[
+        Literal["system", "user", "assistant"], BeforeValidator(lambda role: "system" if role == "developer" else role)
+    ]
     content: Annotated[str, BeforeValidator(_text_of)]
     name: str | None = None
     """Accepted and without effect, as `user` is: agents name themselves in each message."""
@@ -117,10 +115,6 @@ def _one_system_message(messages: list[RequestMessage]) -> list[RequestMessage]:
     if any(message.role == "system" for message in messages[1:]):
         raise ValueError("only the first message may be a system message")
     return messages
-
-
-def _as_list(stop: Any) -> Any:
-    return [stop] if isinstance(stop, str) else stop
 
 
 def _limit_choices(choices: list[str]) -> list[str]:
@@ -155,7 +149,9 @@ class GenerationRequest(_Strict):
     n: Annotated[int, Field(ge=1, le=ANSWERS)] = 1
     max_tokens: Count | None = None
     """Tokens of an answer; None: as many as the context holds."""
-    stop: Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=STOPS)] = []
+    stop: Annotated[
+        list[Stop], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop), Field(max_length=STOPS)
+    ] = []
     stop_token_ids: Annotated[list[int], Field(max_length=STOP_TOKENS)] = []
     ignore_eos: bool = False
     """If true, only `stop` and `stop_token_ids` end a text before `max_tokens`."""

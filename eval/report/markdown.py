@@ -39,7 +39,10 @@ def part_in_markdown(part: doc.Part) -> str:
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return the lines of a table whose cells are already Markdown."""
-    return "\n".join("| " + " | ".join(map(_cell, cells)) + " |" for cells in [header, ["---"] * len(header), *rows])
+    lines = [header, ["---"] * len(header), *rows]
+    # Text stays in its cell, whatever an arm's name contains.
+    cells = [[_BORDER.sub(r"\|", " ".join(text.splitlines())) for text in line] for line in lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
 
 
 def escape(text: str) -> str:
@@ -51,11 +54,6 @@ def escape(text: str) -> str:
 
 def _cell_text(cell: doc.Cell) -> str:
     return f"[{_inline(cell.words)}](<{cell.part}/report.md>)" if cell.part else _inline(cell.words)
-
-
-def _cell(text: str) -> str:
-    """Return text that stays in its cell, whatever an arm's name contains."""
-    return _BORDER.sub(r"\|", " ".join(text.splitlines()))
 
 
 def _inline(words: doc.Words) -> str:

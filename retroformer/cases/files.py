@@ -52,7 +52,9 @@ def read_cases(path: str | Path, file_format: Format | None = None) -> Iterator[
     if not path.exists():
         raise MissingInput(f"There is no file {path}: name a file of cases.")
     plain = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    return _read_parquet(path) if (file_format or _format_of(plain)) == "parquet" else _read_lines(path)
+    if (file_format or _format_of(plain)) == "parquet":
+        return _read_parquet(path)
+    return (parse_case(line, f"Line {number} of {path}") for number, line in text_lines(path, CASE_BYTES, _FILE_BYTES))
 
 
 def write_cases(path: str | Path, cases: Iterable[Case], file_format: Format | None = None) -> int:
@@ -75,12 +77,6 @@ def _format_of(path: Path) -> Format:
     if path.suffix == ".jsonl":
         return "cases"
     raise ConfigError(f"{path} is not the name of a file of cases: end it with .jsonl or .parquet.")
-
-
-def _read_lines(path: Path) -> Iterator[Case]:
-    """Yield the cases of a file of JSON lines. Raises DamagedFile; MissingInput as `text_lines` raises it."""
-    for number, line in text_lines(path, CASE_BYTES, _FILE_BYTES):
-        yield parse_case(line, f"Line {number} of {path}")
 
 
 def _write_lines(path: Path, cases: Iterable[Case]) -> int:

@@ -269,7 +269,10 @@ class _RunReader:
         )
 
     def _attempt(self, logged: LoggedAttempt) -> CaseAttempt:
-        *earlier, last = map(_without_thinking, logged.steps)
+        *earlier, last = (
+            step.model_copy(update={"thought": strip_thinking(step.thought), "action": strip_thinking(step.action)})
+            for step in logged.steps
+        )
         action = parse(last.action)
         finished = action.verb == "finish"
         score = float(RETURNS[self._rated_by](action.argument, logged.gold)) if finished else 0.0
@@ -282,7 +285,3 @@ class _RunReader:
             ending=ending if finished else Ending.STEP_LIMIT,
             memory=logged.reflections,
         )
-
-
-def _without_thinking(step: Step) -> Step:
-    return step.model_copy(update={"thought": strip_thinking(step.thought), "action": strip_thinking(step.action)})

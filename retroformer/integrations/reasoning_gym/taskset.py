@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from functools import partial
 
-from retroformer.environments.extras import ActorKind, ActorParts
+from retroformer.environments.extras import ActorKind
 from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
-from retroformer.method.protocols import Actor, Move, Scene
+from retroformer.method.protocols import Move, Scene
 from retroformer.method.records import Task, Transition
 
 Place = tuple[str, int]
@@ -47,11 +47,7 @@ class BlankActor:
         return Move(action="")
 
 
-def _blank(parts: ActorParts) -> Actor:
-    return BlankActor()
-
-
-BLANK = ActorKind(_blank, asks_model=False, reads_pack=False, reads_last_attempt=False)
+BLANK = ActorKind(lambda _: BlankActor(), asks_model=False, reads_pack=False, reads_last_attempt=False)
 
 
 def taskset(section: ReasoningGym, seed: int = 0) -> RowTaskset[Place]:
