@@ -356,6 +356,14 @@ def test_sums_of_usage_are_no_facts_so_they_have_no_bound(store: Store) -> None:
         Usage(prompt_tokens=2**53)
 
 
+def test_attempts_of_one_second_have_times_of_their_own(store: Store) -> None:
+    for trial in range(5):
+        add_trajectory(store, KEY.model_copy(update={"trial": trial}), attempt_at())
+    times = list(store.stored_times("collect", KEY.task_id).values())
+    assert len(set(times)) == 5
+    assert times == sorted(times), "live outcomes are compared in this order"
+
+
 def test_a_cause_is_stored_up_to_4000_characters(store: Store) -> None:
     add_invalid(store, KEY, "x" * 2_000_000, PRICE)
     assert [len(cause) for cause in causes(store, "collect")] == [4000]
