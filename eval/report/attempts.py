@@ -90,13 +90,11 @@ class AttemptGroups:
         for stored, seed in facts.seeds.items():
             for trial, attempt in seed.attempts.items():
                 group = self._retries[stored] if trial else self._firsts.get(stored)
-                if group is not None:
-                    self._add(group, attempt)
-
-    def _add(self, group: str, attempt: Trajectory) -> None:
-        self._endings[group][attempt.ending.value] += 1
-        if attempt.judged is not None:
-            self.judged[group][attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
+                if group is None:
+                    continue
+                self._endings[group][attempt.ending.value] += 1
+                if attempt.judged is not None:
+                    self.judged[group][attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
 
     def endings(self) -> doc.Table:
         names = sorted(set[str]().union(*self._endings.values()))

@@ -37,12 +37,6 @@ def _addresses(site: Site, source: OpenRun, report: Report) -> Address:
     run, runs = source.name, {other.name for other in site.sources}
     held = {side.name for side in sides(site.index)} if report.run == run else set[str]()
 
-    def stories(stored: Sequence[str]) -> str:
-        if not any(_side(run, [arm]) in held for arm in stored):
-            return ""
-        # The seeds of an arm are together under its name, which ends in a slash.
-        return site.link("stories", run=run, arm=stored[0] if len(stored) == 1 else f"{_parent(stored)}/")
-
     def address(cell: Cell, arms: Mapping[str, Sequence[str]]) -> str:
         if cell.part:
             domain = f"{run.partition('/')[0]}/{cell.part}"
@@ -54,7 +48,10 @@ def _addresses(site: Site, source: OpenRun, report: Report) -> Address:
         if cell.task:
             single = bool(stored) and len(stored[0]) == 1 and site.index.holds(run, stored[0][0], cell.task)
             return site.link("story", run=run, arm=stored[0][0], task=cell.task) if single else ""
-        return stories(stored[0]) if stored else ""
+        if not stored or not any(_side(run, [arm]) in held for arm in stored[0]):
+            return ""
+        # The seeds of an arm are together under its name, which ends in a slash.
+        return site.link("stories", run=run, arm=stored[0][0] if len(stored[0]) == 1 else f"{_parent(stored[0])}/")
 
     return address
 
