@@ -135,6 +135,7 @@ def test_an_evaluation_of_training_that_helped_goes_on_to_its_promotion(
     monkeypatch.chdir(tmp_path)
     report = evaluate(Facts(solved=9, is_cut=True))
     assert [line.partition(" within")[0] for line in spoken(report)] == [
+        "trained solves 75.0% of 12 tasks",
         "The data do not show a difference between base model (0.0% of 12 tasks",
         "trained solves 75.0% of 12 tasks",
     ]
