@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from retroformer.config.command_line import Commands, ConfigFile, Overrides, call, example, make_app
+from retroformer.config.imports import require_extra
 from retroformer.errors import run_command
 
 
@@ -193,7 +194,6 @@ def view(
     from contextlib import ExitStack
 
     from retroformer.coach.stories.runs import open_runs
-    from retroformer.environments.tasksets import require_extra
 
     with ExitStack() as stack:
         shown = [run for path in runs for run in stack.enter_context(open_runs(path))]

@@ -1,12 +1,11 @@
 """Plays games in view of the reader until advice has helped with one, and counts what advice does in all of them."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,10 +14,10 @@ from rich.text import Text
 
 from retroformer.coach.stories.reading import read_story
 from retroformer.config.file import load_config
-from retroformer.environments.tasksets import require_extra
+from retroformer.config.imports import require_extra
 from retroformer.files.packages import fetch_packages
 from retroformer.method.protocols import Actor, Move, Scene
-from retroformer.method.records import Outcome, Step, Task, Trajectory
+from retroformer.method.records import Outcome, Task, Trajectory
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import open_whole_store
 
@@ -58,10 +57,10 @@ async def _show_game(evaluation: Evaluation, task: Task, console: Console) -> bo
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
 
         def show(scene: Scene) -> None:
-            frames[bool(scene.memory.reflections)] = ShownAttempt(scene.opening, scene.steps)
-            live.update(_picture(frames, scene.memory.reflections), refresh=True)
+            attempts[len(scene.memory.reflections)] = scene
+            live.update(_picture(attempts, scene.memory.reflections), refresh=True)
 
-        frames = [ShownAttempt(), ShownAttempt()]
+        attempts = dict[int, Scene | Trajectory]()
         components = evaluation.components
         watched = replace(evaluation, components=replace(components, actor=WatchedActor(components.actor, show)))
         experience = watched.experience(f"eval/{ADVISED}")
@@ -71,13 +70,11 @@ async def _show_game(evaluation: Evaluation, task: Task, console: Console) -> bo
             if story := await evaluation.ledger.ask(read_story, evaluation.store, arm, task.id):
                 break
         turns = story.chain if story else ()
-        for number, turn in enumerate(turns):
-            if turn.attempt is not None:
-                frames[number] = ShownAttempt.of(turn.attempt)
+        attempts |= {number: turn.attempt for number, turn in enumerate(turns) if turn.attempt is not None}
         if len(turns) == 1 and turns[0].solved:
-            live.update(Text(f"\nSolved at once: {frames[0].task}", style="dim"), refresh=True)
+            live.update(Text(f"\nSolved at once: {_task_of(attempts[0])}", style="dim"), refresh=True)
         else:
-            live.update(_picture(frames, [turn.advice for turn in turns[1:]]), refresh=True)
+            live.update(_picture(attempts, [turn.advice for turn in turns[1:]]), refresh=True)
     return len(turns) > 1 and turns[-1].solved
 
 
@@ -93,45 +90,33 @@ class WatchedActor:
         return await self.actor.act(scene)
 
 
-class ShownAttempt(NamedTuple):
-    """What is seen of an attempt so far."""
-
-    opening: str = ""
-    steps: Sequence[Step] = ()
-    result: str = ""
-
-    @classmethod
-    def of(cls, attempt: Trajectory) -> "ShownAttempt":
-        solved, actions = attempt.outcome is Outcome.SUCCESS, len(attempt.steps)
-        return cls(attempt.opening, attempt.steps, f"{'Solved in' if solved else 'Lost after'} {actions} actions.")
-
-    @property
-    def task(self) -> str:
-        return " ".join(self.opening.rpartition("Your task is to:")[2].split())
-
-    @property
-    def rows(self) -> list[RenderableType]:
-        steps = [
-            # The last sentence says what the action brought: "In it, you see a cup 1."
-            Text.assemble(
-                f"{number:2} {step.action}  ", (" ".join(step.observation.split()).rpartition(". ")[2], "dim")
-            )
-            for number, step in enumerate(self.steps, 1)
-        ]
-        return [*steps, Text(self.result, style="green" if self.result.startswith("Solved") else "red")]
-
-
-def _picture(frames: Sequence[ShownAttempt], advice: Sequence[str]) -> RenderableType:
+def _picture(attempts: Mapping[int, Scene | Trajectory], advice: Sequence[str]) -> RenderableType:
     """Return the attempts side by side, below the task and the advice."""
-    first, second = frames
     columns = Table(box=None, expand=True, padding=(0, 1), header_style="bold")
-    columns.add_column("First attempt", ratio=1, no_wrap=True, overflow="ellipsis")
-    if advice:
-        columns.add_column("With advice", ratio=1, no_wrap=True, overflow="ellipsis")
-    for row in zip_longest(first.rows, second.rows if advice else (), fillvalue=""):
+    for trial in attempts:
+        title = "With advice" if trial else "First attempt"
+        columns.add_column(title, ratio=1, no_wrap=True, overflow="ellipsis")
+    for row in zip_longest(*map(_rows, attempts.values()), fillvalue=""):
         columns.add_row(*row)
-    words = [Text(f"Advice of the reflector: {' '.join(text.split())}", style="bold yellow") for text in advice]
-    return Group(Text(f"\nTask: {first.task}", style="bold"), *words, columns)
+    words = [Text(f"\nTask: {_task_of(attempt)}", style="bold") for trial, attempt in attempts.items() if not trial]
+    words += [Text(f"Advice of the reflector: {' '.join(text.split())}", style="bold yellow") for text in advice]
+    return Group(*words, columns)
+
+
+def _rows(attempt: Scene | Trajectory) -> list[RenderableType]:
+    """Return a line for each action, with the last sentence of what came of it, and one for the end."""
+    rows: list[RenderableType] = []
+    for number, step in enumerate(attempt.steps, 1):
+        *_, said = " ".join(step.observation.split()).rpartition(". ")
+        rows.append(Text.assemble(f"{number:2} {step.action}  ", (said, "dim")))
+    if isinstance(attempt, Trajectory):
+        end, style = ("Solved in", "green") if attempt.outcome is Outcome.SUCCESS else ("Lost after", "red")
+        rows.append(Text(f"{end} {len(attempt.steps)} actions.", style=style))
+    return rows
+
+
+def _task_of(attempt: Scene | Trajectory) -> str:
+    return " ".join(attempt.opening.rpartition("Your task is to:")[2].split())
 
 
 def _summary(evaluation: Evaluation) -> str:

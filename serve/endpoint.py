@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.config.experiment import Experiment
+from retroformer.config.imports import require_extra
 from retroformer.config.sections.serve import Serve
 from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
 from retroformer.endpoint.request_guard import is_loopback, listen
-from retroformer.environments.tasksets import require_extra
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.models.embedded import require_base_model
 from retroformer.run.adapters import REFLECTOR

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.config.imports import require_extra
 from retroformer.errors import run_command
 
 from .stage_kinds import STAGES
@@ -108,7 +109,6 @@ def _load(config: Path, overrides: list[str], single_process: str = "") -> Itera
     # Threads that spin while they wait cost more than they bring beside other work. OpenMP reads this once.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from retroformer.config.file import load_configs
-    from retroformer.environments.tasksets import require_extra
 
     require_extra("train", "torch", "trl")
     from . import processes

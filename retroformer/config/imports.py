@@ -19,6 +19,13 @@ def stage_package(name: Stage) -> str:
     return bundled if find_spec(bundled) is not None else name
 
 
+def require_extra(extra: str, *modules: str) -> None:
+    """Raise MissingInput if a module of an extra is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise MissingInput(f"{module} is not installed: run `pip install 'retroformer[{extra}]'`.")
+
+
 def plugin_names(group: str) -> list[str]:
     """Return the names in a group of entry points, sorted."""
     return sorted({point.name for point in entry_points(group=group)})

@@ -4,7 +4,6 @@ A task in a file has an `id`, perhaps a `split`, and whatever the agent needs.
 """
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -83,13 +82,6 @@ def row_of(rows: Mapping[str, Row], task: Task) -> Row:
 def not_reset() -> EnvironmentFailure:
     """Return the error of a step without an episode."""
     return EnvironmentFailure("No task was shown yet: reset comes before the first step.")
-
-
-def require_extra(extra: str, *modules: str) -> None:
-    """Raise MissingInput if a module of an extra is not installed."""
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            raise MissingInput(f"{module} is not installed: run `pip install 'retroformer[{extra}]'`.")
 
 
 def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:

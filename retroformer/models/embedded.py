@@ -53,7 +53,7 @@ def base_model_folder(name: str, *, weights: bool = True) -> Path:
 def require_base_model(name: str) -> None:
     """Raise MissingInput if the model is the embedded one, and its package is missing; nothing is converted yet."""
     if name == "embedded" and not (cache_folder() / MODEL_NAME).is_dir():
-        _gguf()
+        package_folder(MODEL)
 
 
 def _from_hub(name: str, *, weights: bool) -> Path:
@@ -85,7 +85,7 @@ def _embedded() -> Path:
     folder = cache_folder() / MODEL_NAME
     if folder.is_dir():
         return folder
-    gguf = _gguf()
+    gguf = package_folder(MODEL) / GGUF_NAME
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{MODEL_NAME}-", dir=folder.parent))
     try:
@@ -100,13 +100,6 @@ def _embedded() -> Path:
     if not folder.is_dir():
         raise MissingInput(f"The embedded model could not be written to {str(folder)!r}: is the folder writable?")
     return folder
-
-
-def _gguf() -> Path:
-    try:
-        return package_folder(MODEL) / GGUF_NAME
-    except MissingInput as missing:
-        raise MissingInput(f"No embedded model. {missing} Or set train.base_model to a folder with a model.") from None
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.imports import require_extra
 
 app = make_app()
 
@@ -35,7 +36,6 @@ def gateway(
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
     from retroformer.config.file import load_config
-    from retroformer.environments.tasksets import require_extra
 
     require_extra("gateway", "aiohttp", "uvloop")
     from retroformer.integrations.gateway.service import run

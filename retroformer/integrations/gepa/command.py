@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.imports import require_extra
 
 app = make_app()
 
@@ -38,7 +39,6 @@ def gepa(
     for an arm of kind `document`, and the retries to the store of the run.
     """
     from retroformer.config.file import load_config
-    from retroformer.environments.tasksets import require_extra
 
     require_extra("gepa", "gepa")
     from retroformer.integrations.gepa.search import optimize

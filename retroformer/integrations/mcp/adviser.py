@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from retroformer.coach.reflector import Reflector
 from retroformer.config.experiment import Experiment
+from retroformer.config.imports import require_extra
 from retroformer.endpoint.secrets.url import SecretUrl
-from retroformer.environments.tasksets import require_extra
 from retroformer.errors import ConfigError
 
 if TYPE_CHECKING:

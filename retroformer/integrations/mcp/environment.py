@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retroformer.agents.attempt_result import parse_score, text_of
-from retroformer.config.imports import function_of, module_files
+from retroformer.config.imports import function_of, module_files, require_extra
 from retroformer.environments.extras import Extras
-from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, require_extra, row_of
+from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, row_of
 from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.agents.arms.baselines import PHRASES
+from retroformer.config.imports import require_extra
 from retroformer.environments.extras import LessonParts
-from retroformer.environments.tasksets import require_extra, row_of
+from retroformer.environments.tasksets import row_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import Split
 from retroformer.integrations.reasoning_gym.taskset import places_of

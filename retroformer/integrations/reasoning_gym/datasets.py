@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from retroformer.environments.tasksets import require_extra
+from retroformer.config.imports import require_extra
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.imports import require_extra
 
 Address = Annotated[
     str,
@@ -32,7 +33,7 @@ def push(
     Reads the store of the run, or its folder runs/RUN/STAGE. Writes the facts as Parquet files, or the adapter with its
     card, the config without secrets, and a manifest of hashes to ADDRESS.
     """
-    _require_packages()
+    require_extra("remote", "fsspec", "huggingface_hub")
     from retroformer.integrations.remote.transfer import push_run
 
     typer.echo(push_run(config, overrides, address, stage, private=private))
@@ -57,13 +58,7 @@ def pull(
     Reads what `retroformer push` wrote to ADDRESS. Writes a folder, or to the run of a config: runs/RUN/STAGE, or its
     store.
     """
-    _require_packages()
+    require_extra("remote", "fsspec", "huggingface_hub")
     from retroformer.integrations.remote.transfer import pull_to
 
     typer.echo(pull_to(address, target, if_pushed=if_pushed))
-
-
-def _require_packages() -> None:
-    from retroformer.environments.tasksets import require_extra
-
-    require_extra("remote", "fsspec", "huggingface_hub")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from retroformer.config.imports import module_files
-from retroformer.environments.tasksets import RowTaskset, require_extra
+from retroformer.config.imports import module_files, require_extra
+from retroformer.environments.tasksets import RowTaskset
 from retroformer.errors import ConfigError
 from retroformer.files.text import sha256_of
 from retroformer.integrations.verifiers.section import Verifiers
