@@ -4,6 +4,7 @@ Each iteration of its loop gives rows to waiting requests and makes one forward 
 next chunk of a prompt or the next token. So a request joins between two tokens of the others, and leaves on its own.
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -20,6 +21,9 @@ CHUNK_TOKENS = 256
 """Prompt tokens per pass while running rows wait for it."""
 LONE_CHUNK_TOKENS = 2048
 """Prompt tokens per pass while no row is running."""
+
+STOP_SECONDS = 5.0
+"""Longest wait for a pass at the end of the program."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +43,10 @@ class Engine:
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._pass_began: float | None = None
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
+        atexit.register(self._stop)
 
     @property
     def load(self) -> int:
@@ -70,8 +76,14 @@ class Engine:
             self._waiting.append(generation)
             self._changed.notify()
 
+    def _stop(self) -> None:
+        """End the passes: one that goes on while the interpreter ends would abort the process."""
+        self._stopped = True
+        if self._rows:
+            self._thread.join(STOP_SECONDS)
+
     def _run(self) -> None:
-        while True:
+        while not self._stopped:
             try:
                 self._admit_requests()
                 self._pass_began = time.monotonic()

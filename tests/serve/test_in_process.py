@@ -122,6 +122,28 @@ def test_a_model_that_cannot_be_loaded_is_one_warning(tmp_path: Path, tiny: Path
     assert said.count("\n") == 1
 
 
+def test_a_program_that_ends_while_advice_is_written_ends_well(tmp_path: Path, tiny: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(tiny_config(tiny, "adapters: {}"))
+    program = (
+        "import json, threading, time, urllib.request\n"
+        "from pathlib import Path\n"
+        "from retroformer.config.file import load\n"
+        "from serve.in_process import server_of\n"
+        "server = server_of(load(Path('tiny.yaml')))\n"
+        "server.start()\n"
+        "def ask(tokens):\n"
+        "    body = {'model': 'base', 'messages': [{'role': 'user', 'content': 'Go on.'}], 'max_tokens': tokens}\n"
+        "    headers = {'Content-Type': 'application/json'}\n"
+        "    url = server.url + '/chat/completions'\n"
+        "    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()\n"
+        "ask(1)\n"
+        "[threading.Thread(target=ask, args=[400], daemon=True).start() for _ in range(8)]\n"
+        "time.sleep(0.3)\n"
+    )
+    for _ in range(3):
+        output_of(tmp_path, program)
+
+
 @pytest.mark.slow
 def test_an_agent_gets_the_advice_of_the_default_model_without_a_server(tmp_path: Path) -> None:
     program = (
