@@ -356,6 +356,13 @@ def test_sums_of_usage_are_no_facts_so_they_have_no_bound(store: Store) -> None:
         Usage(prompt_tokens=2**53)
 
 
+def test_an_id_that_ends_as_that_of_a_story_is_kept_whole(store: Store) -> None:
+    name = "owner/repo@0123456789ab"
+    task = attempt_at().task.model_copy(update={"id": name})
+    add_trajectory(store, KEY.model_copy(update={"task_id": name}), attempt_at().model_copy(update={"task": task}))
+    assert store.tasks("collect") == {name: name}
+
+
 def test_attempts_of_one_second_have_times_of_their_own(store: Store) -> None:
     for trial in range(5):
         add_trajectory(store, KEY.model_copy(update={"trial": trial}), attempt_at())
