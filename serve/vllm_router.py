@@ -53,7 +53,7 @@ LEAST_TOP_P = 1e-6
 """vLLM refuses 0, with which the likeliest token is taken."""
 
 
-class _Choice(BaseModel):
+class _RoutedChoice(BaseModel):
     text: str
     finish_reason: Literal["stop", "length"]
     token_ids: list[int]
@@ -65,9 +65,9 @@ class _Choice(BaseModel):
         return Output(self.text, self.finish_reason, prompt_tokens, len(self.token_ids), "", tokens, log_probs)
 
 
-class _Completion(BaseModel):
+class _RoutedAnswer(BaseModel):
     model: str
-    choices: list[_Choice]
+    choices: list[_RoutedChoice]
 
 
 class VllmServers:
@@ -135,7 +135,7 @@ class VllmServers:
         """Return True if answers of this adapter are being written."""
         return self._in_use[adapter] > 0
 
-    async def complete(self, body: Mapping[str, Any]) -> list[_Choice]:
+    async def complete(self, body: Mapping[str, Any]) -> list[_RoutedChoice]:
         """Return the texts that the least busy server writes. Raises Refusal if they are not of the model asked for."""
         name, url = body["model"], min(self._urls, key=lambda each: self._busy[each])
         self._in_use[name] += 1
@@ -150,7 +150,7 @@ class VllmServers:
             raise Refusal(503, _at(url, what))
         return completion.choices
 
-    async def _completion(self, url: str, body: Mapping[str, Any]) -> _Completion:
+    async def _completion(self, url: str, body: Mapping[str, Any]) -> _RoutedAnswer:
         try:
             answer = await fetch("POST", f"{url}/v1/completions", ANSWER_SECONDS, headers=self._headers, json=body)
         except NoAnswer as error:
@@ -160,7 +160,7 @@ class VllmServers:
         if answer.status != 200:
             raise Refusal(400 if answer.status == 400 else 503, _refused(url, answer))
         try:
-            return _Completion.model_validate_json(answer.content)
+            return _RoutedAnswer.model_validate_json(answer.content)
         except ValidationError:
             raise Refusal(503, _at(url, "answered with no finished text")) from None
 
@@ -187,7 +187,7 @@ class VllmServers:
         for url in (url for url in self._urls for _ in range(PROBES)):
             answer = self._call("POST", url, "/v1/completions", LOAD_SECONDS, body)
             try:
-                completion = _Completion.model_validate_json(answer.content)
+                completion = _RoutedAnswer.model_validate_json(answer.content)
                 (output,) = (choice.output(0) for choice in completion.choices)
             except ValueError:
                 raise ServiceError(_at(url, "answered with no finished text")) from None

@@ -172,10 +172,10 @@ async def _check_redirect(response: httpx.Response) -> None:
 
 async def _limit(largest: int, response: httpx.Response) -> None:
     """Limit the body of a response. Raises UnreadableBody."""
-    response.stream = _Body(response, largest)
+    response.stream = _BoundedBody(response, largest)
 
 
-class _Body(httpx.AsyncByteStream):
+class _BoundedBody(httpx.AsyncByteStream):
     """Body of a response, decompressed up to a limit. It raises UnreadableBody."""
 
     def __init__(self, response: httpx.Response, largest: int) -> None:
