@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any, Literal
 
 from retroformer.config.experiment import Experiment
@@ -66,6 +67,9 @@ Functions, and classes that count the stored facts of each task first.
 """
 
 Kind = Literal["actor", "repeat", "domain"]
+HEADINGS: Mapping[Kind, str] = MappingProxyType(
+    {"actor": "Solved by each actor", "repeat": "Solved in each repeat", "domain": "Solved in each domain"}
+)
 Results = Mapping[str, Sequence[ArmResult]]
 """Results of arms by actor or repeat; of an evaluation without either, under the empty name."""
 
@@ -192,7 +196,7 @@ def write_parts(
         parts.append(f"Unfinished in an arm: {left}.")
         all_tasks = {name: one.all_tasks for name, one in rates.items()}
         parts.append(_parts_table(kind, all_tasks, trials, f"{share}, unfinished tasks counted as failures."))
-    chapters = [*before, doc.chapter(f"Solved {'by' if kind == 'actor' else 'in'} each {kind}", *parts)]
+    chapters = [*before, doc.chapter(HEADINGS[kind], *parts)]
     # The arms of a domain are in the store of the domain.
     linked = [] if kind == "domain" else list(chain.from_iterable(played.values()))
     title = f"{len(played)} {kind}s" + ", one reflector" * (kind == "domain")
