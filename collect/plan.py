@@ -32,12 +32,13 @@ def describe_plan(config: Config) -> str:
     tasks = tasks_of_round(experiment)
     check_prompts(experiment)
     stored, means = ArmCounts(), list[tuple[float, float] | None]([None, None])
-    power = power_of_retries(experiment, None, tasks)
     if experiment.has_store:  # A store that does not exist yet is not created.
         with closing(open_store(experiment)) as store:
             arm = collect_arm(experiment.round)
             stored, means = store.arm_counts()[arm], store.mean_tokens(arm)
             power = power_of_retries(experiment, store, tasks)
+    else:
+        power = power_of_retries(experiment, None, tasks)
     retried = experiment.collect.most_retries(experiment.loop.trials)
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.advice)

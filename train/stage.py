@@ -140,8 +140,9 @@ def with_fitted_steps(experiment: Experiment, name: str, count: int) -> Experime
     changes: dict[str, Any] = {"batch_size": batch}
     if isinstance(section := train.settings(name), FittedSteps):
         epochs = min(MOST_EPOCHS, max(1, math.ceil(LEAST_STEPS * batch / max(1, count))))
-        rate = fitted_rate(train.base_model) * (DPO_SHARE if name == "dpo" else 1)
-        fitted = {"learning_rate": section.learning_rate or rate, "epochs": section.epochs or epochs}
+        share = DPO_SHARE if name == "dpo" else 1
+        rate = section.learning_rate or fitted_rate(train.base_model) * share
+        fitted = {"learning_rate": rate, "epochs": section.epochs or epochs}
         changes[name] = section.model_copy(update=fitted)
     return experiment.model_copy(update={"train": train.model_copy(update=changes)})
 

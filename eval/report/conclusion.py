@@ -99,10 +99,8 @@ def _not_helped(evaluation: ReportInput) -> ArmResult | None:
 
 def spoken(report: doc.Report) -> list[str]:
     """Return the sentences of a report that `eval` prints: those of its front, and what training lacked."""
-    front = (part for part in report.chapters[0].parts if isinstance(part, doc.Listing))
-    return [doc.plain(item.words) for listing in front for item in listing.items] + [
-        doc.plain(part.words) for part in _lacked(report)
-    ]
+    said = [cell.words for cell in report.conclusion] + [part.words for part in _lacked(report)]
+    return [doc.plain(words) for words in said]
 
 
 def next_command(report: doc.Report, experiment: Experiment, config: Path, overrides: Sequence[str]) -> str:
@@ -110,8 +108,7 @@ def next_command(report: doc.Report, experiment: Experiment, config: Path, overr
     for part in _lacked(report):
         return next(span.text for span in part.words if isinstance(span, doc.StyledText) and span.style == "code")
     models = _trained_models(experiment)
-    front = (part for part in report.chapters[0].parts if isinstance(part, doc.Listing))
-    gains = {item.arms[0]: item.value or 0 for part in front for item in part.items if item.arms[0] in models}
+    gains = {item.arms[0]: item.value or 0 for item in report.conclusion if item.arms[0] in models}
     if not gains:
         return f"retroformer view {shlex.quote(str(config))}"
     best = models[max(gains, key=gains.__getitem__)]
