@@ -84,8 +84,7 @@ def test_the_tree_shows_existing_files() -> None:
 
 
 def test_the_readme_is_short_and_starts_with_its_commands() -> None:
-    prose = re.sub(r"^```.*?^```$|^    .*?$", "", README, flags=re.MULTILINE | re.DOTALL)
-    assert len([word for word in prose.split() if any(character.isalnum() for character in word)]) < 700
+    assert len(README.split()) <= 700
     first_screen = README.splitlines()[:20]
     assert [line.split("  #")[0].strip() for line in first_screen if line.startswith("    ")] == [
         "pip install '.[train,serve]'",

@@ -38,6 +38,8 @@ def test_the_packaged_reflector_helps_the_packaged_actor(
     advice = re.findall(r"Advice of the reflector: (.*)", picture)[-1]
     assert any(" ".join(stored.reflection.text.split()).startswith(advice.strip()) for stored in advised.reflections)
     assert "Solved at once: heat some cup and put it in shelf.\n" in picture
+    (quoted,) = re.findall(r"The advice is \*(.*?)\*", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert f"Advice of the reflector: {' '.join(quoted.split())}" in picture
     first, retry = re.findall(r"(Lost after \d+ actions\.|Solved in \d+ actions\.)", picture)[-2:]
     assert {first.split()[0], retry.split()[0]} == {"Lost", "Solved"}
     commands = re.findall(r"  (retroformer .*)", shown)
