@@ -146,6 +146,25 @@ def test_the_table_of_environment_keys_has_every_key_with_its_default() -> None:
     assert {(name, key) for key, name, _ in rows} == declared - common
 
 
+@pytest.mark.parametrize("page", ["agents.md", "foreign-environments.md", "tools.md", "traces.md"])
+def test_every_config_of_a_page_is_an_experiment(page: str, tmp_path: Path) -> None:
+    configs = re.findall(r"^```yaml\n(run: .*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert configs
+    for config in configs:
+        (tmp_path / "page.yaml").write_text(config)
+        load(tmp_path / "page.yaml")
+
+
+def test_the_first_pages_share_no_eight_words() -> None:
+    said: dict[str, str] = {}
+    for page in ("README.md", "docs/index.md", "docs/agents.md"):
+        prose = re.sub(r"^    .*$", "", FENCED.sub("", (ROOT / page).read_text()), flags=re.MULTILINE)
+        words = re.findall(r"[\w.'-]+", prose.lower())
+        for start in range(len(words) - 7):
+            phrase = " ".join(words[start : start + 8])
+            assert said.setdefault(phrase, page) == page, phrase
+
+
 def test_the_new_loss_of_contributing_gives_the_number_worked_by_hand() -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {"Tensor": torch.Tensor}
