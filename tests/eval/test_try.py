@@ -17,7 +17,7 @@ def test_the_packaged_reflector_helps_the_packaged_actor(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")
     config = ROOT / "configs" / "try.yaml"
-    main(["try"])
+    main(["try"], program="retroformer")
     attempts = facts(open_config(config), FIRST_TRIAL).trajectories.values()
     failures = sum(attempt.failed for attempt in attempts)
     advised = facts(open_config(config), "eval/packaged reflector")
@@ -42,6 +42,6 @@ def test_the_packaged_reflector_helps_the_packaged_actor(
     assert f"Advice of the reflector: {' '.join(quoted.split())}" in picture
     first, retry = re.findall(r"(Lost after \d+ actions\.|Solved in \d+ actions\.)", picture)[-2:]
     assert {first.split()[0], retry.split()[0]} == {"Lost", "Solved"}
-    commands = re.findall(r"  (retroformer .*)", shown)
+    commands = re.findall(r"(?:  |Next: )(retroformer .*)", shown)
     assert [command.split()[1] for command in commands] == ["view", "eval", "init"]
     assert Path(commands[1].split()[2]).resolve() == config
