@@ -28,7 +28,7 @@ def gepa(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Model at the reflector's endpoint that proposes documents. By default reflector.endpoint.model.",
+            help="Model at the reflector's endpoint that proposes documents. By default the one that collects.",
         ),
     ] = None,
     tokens: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Most tokens of a document.")] = 256,

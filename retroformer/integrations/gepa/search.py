@@ -61,8 +61,9 @@ def optimize(config: Config, *, retries: int | None, proposer: str | None, token
     A search that was stopped goes on where it was, and one with more retries goes on from its end. One with other
     failures, another proposer or other settings begins anew.
 
-    It spends as many retries as the collection made, unless a number is given. The proposer, by default the reflector,
-    is a model at the reflector's endpoint, which writes documents of at most so many tokens.
+    It spends as many retries as the collection made, unless a number is given. The proposer is a model at the
+    reflector's endpoint, or by default the one that collects: the teacher if there is one. It writes documents of at
+    most so many tokens.
 
     Raises:
         MissingInput: no failed attempts are stored, or no number is given and the collection made no retries.
@@ -83,7 +84,8 @@ def optimize(config: Config, *, retries: int | None, proposer: str | None, token
             )
         random.Random(experiment.seed).shuffle(failures)
         compared = min(_MOST_COMPARED, len(failures) // 2)
-        play = stack.enter_context(start_retry_player(config, store, DOCUMENT, played_under, asks_reflector=True))
+        asks = proposer is not None or experiment.reflector.teacher is None
+        play = stack.enter_context(start_retry_player(config, store, DOCUMENT, played_under, asks_reflector=asks))
         model = _Proposer(play, experiment, store, proposer, tokens)
         result: GEPAResult[Retry, int] = evolve(
             seed_candidate={_COMPONENT: START},
@@ -208,10 +210,10 @@ class _Proposer:
 
     def __init__(self, play: RetryPlayer, experiment: Experiment, store: Store, name: str | None, tokens: int) -> None:
         reflector, self._store, self._runner = experiment.reflector, store, play.runner
-        name = name or reflector.endpoint.model
-        self._model = play.parts.connections.model(reflector.endpoint.named(name))
+        endpoint = reflector.endpoint.named(name) if name else reflector.collector
+        self._model = play.parts.connections.model(endpoint)
         self._tokens, self._temperature, self._asked = tokens, reflector.temperature, 0
-        self.settings = [name, play.parts.adapter_sha256.get(name), tokens, reflector.temperature]
+        self.settings = [endpoint.model, play.parts.adapter_sha256.get(endpoint.model), tokens, reflector.temperature]
         """What its documents depend on."""
         self.failure: EndpointFailure | None = None
         """Failure of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""

@@ -60,10 +60,13 @@ def test_a_document_that_helps_is_kept_and_can_be_an_arm(tmp_path: Path) -> None
     assert f"| guide | {asked} | {10 * asked} | 0 | 0 |" in made
 
 
-def test_a_proposer_that_cannot_be_reached_stops_the_search_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_teacher_proposes_and_if_it_cannot_be_reached_the_search_stops_and_loses_nothing(tmp_path: Path) -> None:
     with Endpoint(propose) as server:
-        path = write_config(tmp_path, server.url, CONFIG)
-        config = open_config(path, "collect.tasks=24", "loop.trials=2")
+        path, teacher = (
+            write_config(tmp_path, "http://127.0.0.1:1/v1", CONFIG),
+            {"base_url": server.url, "model": "big"},
+        )
+        config = open_config(path, "collect.tasks=24", "loop.trials=2", f"reflector.teacher={teacher}")
         asyncio.run(rate_reflections(config))
         server.behaviour = Behaviour.ERROR
         with pytest.raises(InfrastructureFailure):
