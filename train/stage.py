@@ -45,8 +45,6 @@ LEAST_STEPS, MOST_EPOCHS = 30, 8
 """Optimiser steps that few texts are repeated for, and the bound of their repetition."""
 RATE_TIMES_WIDTH, HIGHEST_RATE = 0.576, 2e-3
 """Product of learning rate and hidden size in imitation, which is 0.001 for the embedded model, and the bound."""
-DPO_SHARE = 0.1
-"""Learning rate of DPO as a share of that of imitation."""
 STILL = 1.0
 """Sum of learning rates, in fitted rates, below which a loss hardly moves (docs/training-cost.md)."""
 
@@ -102,8 +100,7 @@ def make_stage(
     """
     data_sha256, count = _sha256_of_json(data)
     kind = STAGES[name]
-    if kind.on_groups:
-        experiment = with_fitted_steps(experiment, name, count)
+    experiment = with_fitted_steps(experiment, name, count)
     train = experiment.train
     base = base_model_folder(train.base_model)
     inputs = {
@@ -131,34 +128,34 @@ def make_stage(
 
 
 def with_fitted_steps(experiment: Experiment, name: str, count: int) -> Experiment:
-    """Return a config that sets batch size, epochs and learning rate of a stage on `count` texts or pairs.
+    """Return a config that sets what a stage on `count` texts or pairs needs of batch size, epochs and learning rate.
 
     Settings of the config stay. The rule is measured in docs/training-cost.md.
     """
-    train = experiment.train
+    train, changes = experiment.train, dict[str, Any]()
     batch = train.batch_size or min(LARGEST_BATCH, max(LEAST_BATCH, count // BATCHES))
-    changes: dict[str, Any] = {"batch_size": batch}
+    if STAGES[name].on_groups:
+        changes["batch_size"] = batch
     if isinstance(section := train.settings(name), FittedSteps):
         epochs = min(MOST_EPOCHS, max(1, math.ceil(LEAST_STEPS * batch / max(1, count))))
-        share = DPO_SHARE if name == "dpo" else 1
-        rate = section.learning_rate or fitted_rate(train.base_model) * share
-        fitted = {"learning_rate": rate, "epochs": section.epochs or epochs}
-        changes[name] = section.model_copy(update=fitted)
+        rate = section.learning_rate or fitted_rate(train.base_model, name)
+        changes[name] = section.model_copy(update={"learning_rate": rate, "epochs": section.epochs or epochs})
     return experiment.model_copy(update={"train": train.model_copy(update=changes)})
 
 
-def fitted_rate(base_model: str) -> float:
-    """Return the learning rate at which LoRA imitates texts on a base of this width."""
+def fitted_rate(base_model: str, stage: str) -> float:
+    """Return the learning rate at which a stage trains LoRA on a base of this width."""
     hidden = read_config(base_model).get_text_config().hidden_size
-    return float(f"{min(HIGHEST_RATE, RATE_TIMES_WIDTH / hidden):.1e}")
+    return float(f"{min(HIGHEST_RATE, RATE_TIMES_WIDTH / hidden) * STAGES[stage].rate_share:.1e}")
 
 
 def warn_if_still(stage: Stage, steps: int, rate: float) -> None:
     """Say so in one sentence if the learning rates of all steps together cannot move the weights."""
-    if steps * rate < STILL * (usual := fitted_rate(stage.experiment.train.base_model)) and processes.is_main():
+    usual = fitted_rate(stage.experiment.train.base_model, stage.name)
+    if steps * rate < STILL * usual and processes.is_main():
         logger.warning(
             "%s takes %d steps with a learning rate of %g, which will hardly change this base (%g is usual): leave the "
-            "stage's learning_rate and epochs and train.batch_size out of the config, or raise the learning rate.",
+            "stage's learning_rate and number of steps out of the config, or raise the learning rate.",
             *(stage.name, steps, rate, usual),
         )
 

@@ -37,6 +37,8 @@ class StageKind:
     """True if its adapter acts, not advises. `train plan` does not describe such stages."""
     on_policy: bool = False
     """True if it trains on responses of its own policy, on the base that `train.rl.policy` describes."""
+    rate_share: float = 1.0
+    """Learning rate that fits it as a share of that of imitation on the same base."""
     trains_head: bool = False
     """True if it trains a score head or a value head on the hidden states."""
     language_head: Literal["none", "fp32"] = "fp32"
@@ -90,6 +92,7 @@ _KINDS = (
         limits="A reward model is not the task: a higher score is no gain until `retroformer eval` has shown one.",
         needs=("sft", "reward"),
         on_policy=True,
+        rate_share=0.3,
         trains_head=True,
     ),
     StageKind(
@@ -100,6 +103,7 @@ _KINDS = (
         limits="A margin between recorded pairs is not the task: it is no gain until `retroformer eval` has shown one.",
         needs=("sft",),
         responses=2,
+        rate_share=0.1,
     ),
     StageKind(
         "grpo",
@@ -109,6 +113,7 @@ _KINDS = (
         limits="A higher reward in training is no gain on other tasks until `retroformer eval` has shown one.",
         needs=("sft", "reward"),
         on_policy=True,
+        rate_share=0.3,
     ),
     StageKind(
         "sac",

@@ -234,11 +234,14 @@ def test_each_stage_reads_its_own_inputs(tiny_base: Path, workplace: Path) -> No
         ("sft", 100, {}, (8, 1e-3, 3)),
         ("sft", 1000, {}, (31, 1e-3, 1)),
         ("dpo", 10_000, {}, (32, 1e-4, 1)),
+        ("ppo", 30, {}, (None, 3e-4, 4)),
+        ("grpo", 30, {}, (None, 3e-4, 1)),
+        ("grpo", 30, {"grpo": {"learning_rate": 1e-5}}, (None, 1e-5, 1)),
         ("sft", 30, {"batch_size": 32, "sft": {"learning_rate": 1e-5, "epochs": 2}}, (32, 1e-5, 2)),
     ],
 )
 def test_what_a_config_omits_fits_the_base_and_the_number_of_texts(
-    workplace: Path, stage: str, count: int, own: dict[str, Any], expected: tuple[float, ...]
+    workplace: Path, stage: str, count: int, own: dict[str, Any], expected: tuple[float | None, ...]
 ) -> None:
     config = Experiment.model_validate({"environment": {"name": "agent"}, "run": "fit", "train": own})
     made = make_stage(stage, config, ["text"] * count, {})

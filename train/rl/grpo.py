@@ -74,6 +74,7 @@ class GrpoBatch(NamedTuple):
 
 def make_optimizer(model: SharedBase, grpo: Grpo) -> torch.optim.AdamW:
     """Return Adam over the policy's adapter."""
+    assert grpo.learning_rate is not None, "make_stage chooses it"
     return adam((model.adapter_parameters(), grpo.learning_rate))
 
 

@@ -70,6 +70,7 @@ class PpoBatch(NamedTuple):
 def make_optimizer(model: SharedBase, ppo: Ppo) -> torch.optim.AdamW:
     """Return Adam over the policy's adapter and the value head."""
     heads = model.value_head.parameters()
+    assert ppo.learning_rate is not None, "make_stage chooses it"
     return adam((model.adapter_parameters(), ppo.learning_rate), (heads, VALUE_LEARNING_RATE))
 
 

@@ -44,7 +44,7 @@ from ..data.samples import Prompt, RatedGroup, prompt_ids
 from ..loop import Facts, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
-from ..stage import Meter, Stage, publish
+from ..stage import Meter, Stage, publish, warn_if_still
 from . import grpo, ppo
 from .alarms import Describe, describer, first_alarms, with_alarms
 from .checkpoint import Checkpoints
@@ -121,6 +121,7 @@ def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], adapters:
 def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapters: Mapping[str, Adapter]) -> PolicyRun:
     """Tokenise the prompts, make the preflight, load the models, and resume from the newest checkpoint."""
     experiment, meter = stage.experiment, Meter()
+    warn_if_still(stage, settings.updates * settings.epochs, stage.steps.learning_rate)
     tokenizer = load_tokenizer(experiment.train)
     ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
     lengths = [len(row) + experiment.reflector.max_new_tokens for row in ids]

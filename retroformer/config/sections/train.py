@@ -34,20 +34,20 @@ class Steps(Section):
     """Optimiser steps of a stage that trains a reflector."""
 
     learning_rate: Rate
-    """Peak learning rate. For PPO and GRPO it is constant after warm-up; for the other stages it decays linearly."""
+    """Peak learning rate."""
     epochs: Positive = 1
-    """Number of passes over the data; for PPO and GRPO, over each batch of responses. As for every setting of a stage,
-    a config that omits it gets that stage's own default."""
+    """Number of passes over the data, or over each batch of responses."""
 
 
 class FittedSteps(Section):
-    """Optimiser steps of a stage that trains on stored texts or pairs.
+    """Optimiser steps of a stage whose config may omit them.
 
-    `train.stage.with_fitted_steps` chooses what a config omits, by the size of the base and the number of texts.
+    `train.stage.with_fitted_steps` chooses them by the size of the base and the number of texts.
     """
 
     learning_rate: Rate | None = None
-    """Peak learning rate, which decays linearly; None: by the size of the base."""
+    """Peak learning rate; None: by the size of the base. For PPO and GRPO it is constant after warm-up; for the other
+    stages it decays linearly."""
     epochs: Positive | None = None
     """Number of passes over the data; None: by the number of texts or pairs."""
 
@@ -88,9 +88,11 @@ class Generation(Section):
     """Environment variable that holds the API key; a local server needs none."""
 
 
-class Updates(Steps):
+class Updates(FittedSteps):
     """Updates of a policy, each on a batch of fresh responses."""
 
+    epochs: Positive = 1
+    """Number of passes over each batch of responses."""
     batch_size: Positive = 64
     """Number of responses in an update."""
     updates: Positive = 100
@@ -98,6 +100,8 @@ class Updates(Steps):
 
 
 class Ppo(Updates):
+    epochs: Positive = 4
+    """Number of passes over each batch of responses."""
     responses_per_prompt: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of responses to each prompt of an update (1 in the papers); a batch holds whole groups. Several cost
     little more than one where prompts are long."""
@@ -206,11 +210,11 @@ class Train(Section):
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
     """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
     fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
-    ppo: Ppo = Ppo(learning_rate=1.4e-5, epochs=4)
+    ppo: Ppo = Ppo()
     """Proximal policy optimisation against the reward model."""
     dpo: FittedSteps = FittedSteps()
     """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
-    grpo: Grpo = Grpo(learning_rate=1e-5)
+    grpo: Grpo = Grpo()
     """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
     sac: Sac = Sac()
     """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the
@@ -267,13 +271,3 @@ class Train(Section):
                 f"max_length={self.max_length} is longer than the context of {self.preset}, {context} tokens: lower it"
             )
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _omitted_settings_are_the_defaults_of_their_stage(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        fields = cls.model_fields.items()
-        stages = {name: field.default for name, field in fields if isinstance(field.default, Steps)}
-        given = {name: stage for name, stage in values.items() if name in stages and isinstance(stage, dict)}
-        return values | {name: stages[name].model_dump() | stage for name, stage in given.items()}

@@ -71,10 +71,15 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     assert said == metrics["alarms"][len(first_alarms(metrics["history"][:2])) :]
 
 
-def test_a_policy_of_another_shape_than_the_config_asks_for_is_refused(tiny_base: Path, workplace: Path) -> None:
+def test_updates_too_small_are_named_and_a_policy_of_another_shape_than_the_config_asks_for_is_refused(
+    tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     _, sft, reward = adapters(workplace, tiny_base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
-    experiment = tiny_experiment(workplace, tiny_base, lora={"layers": "upper_half"})
+    slow = {"learning_rate": 1e-6, "updates": 10}
+    experiment = tiny_experiment(workplace, tiny_base, lora={"layers": "upper_half"}, ppo=slow)
     stage = make_stage("ppo", experiment, [], {})
     with pytest.raises(ConfigError, match=r"layers .*'all'.*, but train.lora asks for .*'upper_half'"):
         train_by_ppo(stage, [prompt("task")], {"sft": require_adapter(sft), "reward": require_adapter(reward)})
+    said = "ppo takes 40 steps with a learning rate of 1e-06, which will hardly change this base (0.0006 is usual)"
+    assert said in caplog.text
