@@ -92,9 +92,7 @@ def _read(path: Path) -> dict[str, Any]:
     except MissingInput as error:
         raise ConfigError(f"{path} is not a YAML file: {error}") from None
     except FileNotFoundError:
-        raise MissingInput(
-            f"No experiment config at {str(path)!r}: name a YAML file such as {_available_configs()}."
-        ) from None
+        raise MissingInput(f"No experiment config at {str(path)!r}: {_instead_of(path)}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(config, dict):
@@ -203,14 +201,15 @@ def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], do
     return experiment
 
 
-def _available_configs() -> str:
-    """Name configs for an error message: one in ./configs, or those of the package if there is no such folder."""
-    packaged = packaged_configs()
-    if not packaged or Path("configs").is_dir():
-        return "configs/demo.yaml"
-    folder = packaged[0].parent
-    names = ", ".join(str(path.relative_to(folder)) for path in packaged)
-    return f"those that come with the package in {folder}: {names}"
+def _instead_of(path: Path) -> str:
+    """Return what to do without a config at `path`: name a close one, or one of ./configs or else of the package."""
+    folder = Path("configs") if Path("configs").is_dir() else Path(str(resources.files("retroformer") / "configs"))
+    configs = sorted({*path.parent.glob("*.yaml"), *folder.rglob("*.yaml")})
+    close = difflib.get_close_matches(path.stem, {config.stem for config in configs})
+    if shown := [str(config) for config in configs if config.stem in close]:
+        return f"did you mean {' or '.join(shown)}?"
+    folders = ", ".join(sorted({str(config.parent) for config in configs}))
+    return f"name a YAML file{folders and f' of {folders}'}, or write one with `retroformer init FOLDER`."
 
 
 def _override(config: dict[str, Any], override: str) -> None:
@@ -308,9 +307,3 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
-
-
-def packaged_configs() -> list[Path]:
-    """Return the configs in an installed wheel, those at the top of their folder first; none in a checkout."""
-    folder = Path(str(resources.files("retroformer") / "configs"))
-    return sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path))

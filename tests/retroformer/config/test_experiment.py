@@ -184,9 +184,24 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
     assert "'run' is a value, not a section" in faults_of(tmp_path, SMALLEST, "run.name=x")
 
 
-def test_a_missing_config_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match=r"No experiment config at '.*nowhere.yaml': name a YAML file such as"):
-        load(tmp_path / "nowhere.yaml")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("nowhere.yaml", "name a YAML file of configs, configs/paper, or write one with `retroformer init FOLDER`."),
+        ("confgs/demo.yml", "did you mean configs/demo.yaml?"),
+        ("alfwrld.yaml", "did you mean configs/paper/alfworld.yaml or configs/paper/sala-alfworld.yaml?"),
+    ],
+)
+def test_the_error_for_a_missing_config_names_close_ones_or_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs/paper").mkdir(parents=True)
+    for name in ("demo", "paper/alfworld", "paper/sala-alfworld", "paper/webshop"):
+        (tmp_path / f"configs/{name}.yaml").touch()
+    with pytest.raises(MissingInput) as refused:
+        load(Path(asked))
+    assert str(refused.value) == f"No experiment config at {asked!r}: {said}"
 
 
 @pytest.mark.parametrize("text", ["run: [", "\x00", "a: b: c"])
