@@ -37,7 +37,7 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> str:
     place = asyncio.run(compare_arms(*configs))
     experiment = configs[0].experiment
     report = read_report(experiment.report_folder if len(configs) == 1 else experiment.report_folder.parent)
-    print("\n".join([*spoken(report), place]))
+    print("\n".join([*spoken(report, experiment), place]))
     return next_command(report, experiment, config, overrides)
 
 

@@ -10,12 +10,11 @@ from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.files import document as doc
 from retroformer.method.rating import by_failure, ratings
-from retroformer.run.adapters import is_trained
 from retroformer.run.arm_names import is_rated
 
 from ..measure.results import ArmResult
 from ..measure.statistics import comparison
-from .report_input import ReportInput
+from .report_input import ReportInput, trained_against_untrained
 
 FEW_POSITIVES = 20
 """Number of helpful pieces of advice below which SFT has too little to imitate."""
@@ -85,21 +84,19 @@ class MissingGain:
 
 def _not_helped(evaluation: ReportInput) -> ArmResult | None:
     """Return the best trained arm if no trained arm is shown to be better than the untrained one; else None."""
-    arms, models = evaluation.experiment.eval.arms, _trained_models(evaluation.experiment)
-    trained = [arm for arm in evaluation.results if arm.name in models]
-    if not trained or not evaluation.rates.finished_tasks:
+    if not evaluation.rates.finished_tasks:
         return None
-    bases = (arm for arm in evaluation.results if arm.name in arms and arms[arm.name].models == ("base",))
-    untrained = next(bases, evaluation.results[0])
-    compared = [comparison(arm, untrained) for arm in trained if arm is not untrained]
-    if not compared or any(one.claimed and one.difference.mean > 0 for one in compared):
+    arms = {arm.name: arm for arm in evaluation.results}
+    pairs = trained_against_untrained(evaluation.experiment, evaluation.reference)
+    compared = [comparison(arms[trained], arms[untrained]) for trained, untrained in pairs]
+    if any(one.claimed and one.difference.mean > 0 for one in compared):
         return None
-    return max(trained, key=lambda arm: arm.share_solved(-1))
+    return max((arms[trained] for trained, _ in pairs), key=lambda arm: arm.share_solved(-1), default=None)
 
 
-def spoken(report: doc.Report) -> list[str]:
-    """Return the sentences of a report that `eval` prints: those of its front, and what training lacked."""
-    said = [cell.words for cell in report.conclusion] + [part.words for part in _lacked(report)]
+def spoken(report: doc.Report, experiment: Experiment) -> list[str]:
+    """Return what `eval` prints of a report: the sentence on the best trained arm, and what training lacked."""
+    said = [cell.words for cell in _best(report, experiment)] + [part.words for part in _lacked(report)]
     return [doc.plain(words) for words in said]
 
 
@@ -107,18 +104,17 @@ def next_command(report: doc.Report, experiment: Experiment, config: Path, overr
     """Return the command after an evaluation: it shows what training lacked, promotes what helped, or shows the run."""
     for part in _lacked(report):
         return next(span.text for span in part.words if isinstance(span, doc.StyledText) and span.style == "code")
-    models = _trained_models(experiment)
-    gains = {item.arms[0]: item.value or 0 for item in report.conclusion if item.arms[0] in models}
-    if not gains:
-        return f"retroformer view {shlex.quote(str(config))}"
-    best = models[max(gains, key=gains.__getitem__)]
-    return shlex.join(["retroformer", "promote", str(config), best, *overrides])
+    for best in _best(report, experiment) if trained_against_untrained(experiment, "") else ():
+        # Of several training seeds, the last.
+        adapter = adapter_name(experiment.eval.arms[best.arms[0]].models[-1])
+        return shlex.join(["retroformer", "promote", str(config), adapter, *overrides])
+    return f"retroformer view {shlex.quote(str(config))}"
 
 
-def _trained_models(experiment: Experiment) -> dict[str, str]:
-    """Return the arms that a trained model advises, each with its adapter, the last one of several seeds."""
-    named = {name: [adapter_name(model) for model in arm.models] for name, arm in experiment.eval.arms.items()}
-    return {name: models[-1] for name, models in named.items() if any(is_trained(experiment, one) for one in models)}
+def _best(report: doc.Report, experiment: Experiment) -> list[doc.Cell]:
+    """Return the sentence on the trained arm with the largest gain, or the first one if none is trained."""
+    first = report.conclusion[: max(1, len(trained_against_untrained(experiment, "")))]
+    return sorted(first, key=lambda item: -(item.value or 0))[:1]
 
 
 def _lacked(report: doc.Report) -> list[doc.Paragraph]:

@@ -6,13 +6,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from retroformer.config.experiment import Experiment
-from retroformer.config.sections.base import adapter_name
 from retroformer.files import document as doc
-from retroformer.run.adapters import is_trained
 
 from ..measure.results import ArmResult
 from ..measure.statistics import DRAWS, Comparison, Rates, bootstrap, comparison, plain_p
-from .report_input import ReportInput
+from .report_input import ReportInput, trained_against_untrained
 
 _OFFSET = 0.015
 """Horizontal offset between lines, as a share of the axis, so that their intervals do not overlap."""
@@ -68,13 +66,13 @@ def front(evaluation: ReportInput) -> Iterator[doc.Chapter]:
 def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     """Yield a sentence for every other arm, which claims a difference only if its interval excludes 0.
 
-    Of two models the exact test must agree. The first sentences compare arms of trained models with that of the base,
+    Of two models the exact test must agree. The first sentences compare arms of trained models with the untrained one,
     the last of the config first. The last sentences compare each arm of `eval.examples` with the one before it, such as
     a stage of training with the stage that it started from. If tasks are unfinished, each sentence also gives the
     interval with these counted as failures, and the first line names the arms whose verdict they change.
     """
     rates, reference = evaluation.rates, evaluation.reference
-    pairs = trained_against_base(evaluation.experiment)
+    pairs = trained_against_untrained(evaluation.experiment, reference)
     pairs += [
         (arm.name, reference) for arm in rates.finished if (arm.name, reference) not in ((reference, reference), *pairs)
     ]
@@ -100,17 +98,6 @@ def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     if rates.unfinished:
         yield _warning(rates, list(disputed))
     yield doc.Listing(items=tuple(items))
-
-
-def trained_against_base(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return each arm of trained models with the first arm of the base, the last of the config first."""
-    arms = experiment.eval.arms.items()
-    written_by = {name: {adapter_name(model) for model in arm.models} for name, arm in arms if arm.source is None}
-    base = next((name for name, models in written_by.items() if models == {"base"}), None)
-    trained = [
-        name for name, models in written_by.items() if models and all(is_trained(experiment, model) for model in models)
-    ]
-    return [(name, base) for name in reversed(trained)] if base is not None else []
 
 
 def sentence(first: doc.Spans, second: doc.Spans, claim: Claim, condition: str = "") -> doc.Spans:

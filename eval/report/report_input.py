@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retroformer.config.experiment import Experiment
+from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
 from retroformer.files.document import Cell, Paragraph, Part, Table, unbroken
 from retroformer.method.records import Task
+from retroformer.run.adapters import is_trained
 from retroformer.run.arm_names import first_trial
 from retroformer.run.store import Store
 from retroformer.run.store.reading import chunks
@@ -70,6 +72,17 @@ class ReportInput:
         """Read the stored facts of all arms, task by task. Raises StoreError."""
         firsts = {seed.stored: seed.first_trial for arm in self.results for seed in arm.seeds}
         return facts_by_task(self.store, first_trial(self.name), firsts)
+
+
+def trained_against_untrained(experiment: Experiment, reference: str) -> list[tuple[str, str]]:
+    """Return each arm of trained models, the last of the config first, with the first arm of the base.
+
+    Without one it is compared with the reference.
+    """
+    written_by = {name: {adapter_name(model) for model in arm.models} for name, arm in experiment.eval.arms.items()}
+    untrained = next((name for name, models in written_by.items() if models == {"base"}), reference)
+    trained = [name for name, models in written_by.items() if any(is_trained(experiment, model) for model in models)]
+    return [(name, untrained) for name in reversed(trained) if name != untrained]
 
 
 def views(rates: Rates, build: Callable[[Sequence[ArmResult]], Iterable[Part]]) -> list[Part]:
