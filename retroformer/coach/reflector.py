@@ -79,7 +79,8 @@ class Reflector(AbstractContextManager["Reflector"]):
             `{"base_url": ..., "model": ...}`, and `api_key_env`, `extra_body` or `dollars_per_million`. Leave it out
             once a reflector has been trained on what the teacher wrote.
         api_key_env: environment variable with the API key.
-        temperature: sampling temperature of the advice.
+        temperature: sampling temperature of the advice. The paper's 0.9, the default of a config, is too much for the
+            default model: in one run 15 of 96 pieces of its advice helped, and 62 of 192 at 0.5.
         max_new_tokens: largest number of tokens of one piece of advice.
         timeout_seconds: longest time from the end of an attempt to the next one, or to the end of the call.
         unadvised: share of the tasks that are retried without advice.
@@ -102,7 +103,7 @@ class Reflector(AbstractContextManager["Reflector"]):
         model: str = "reflector",
         teacher: Mapping[str, Any] | None = None,
         api_key_env: str = "OPENAI_API_KEY",
-        temperature: float = 0.9,
+        temperature: float = 0.5,
         max_new_tokens: int = 128,
         timeout_seconds: float = 60.0,
         unadvised: float = 0.1,

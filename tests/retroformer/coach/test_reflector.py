@@ -71,6 +71,8 @@ def test_a_retry_reads_all_earlier_advice(coach: rf.Reflector, server: Endpoint)
     assert agent("Count") == "1 fails; the note says 1"
     assert read == ["", "Enter 1.", "Enter 1.\nEnter 2.", "Enter 1.\nEnter 2.\nEnter 3."]
     assert "Advice that this attempt was given:\n- Enter 1." in prompt_of(server.requests[1])
+    # The paper's 0.9 is too much for the default model, which is the one that writes without any argument.
+    assert {request["temperature"] for request in server.requests} == {0.5}
 
 
 def test_an_agent_reads_as_much_advice_as_its_reflector_remembers(server: Endpoint, url: str) -> None:
