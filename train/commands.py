@@ -75,7 +75,7 @@ def reward(experiment: Experiment) -> str:
     """Train the reward model on pairs of rated reflections."""
     from .reward import train_reward_model
 
-    pairs = inputs.pairs(experiment, experiment.train.reward.staleness)
+    pairs = inputs.pairs(experiment)
     start = experiment.train.reward.start
     adapters = {} if start == "base" else {"start": _newest(experiment, start)}
     stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters)
@@ -83,35 +83,36 @@ def reward(experiment: Experiment) -> str:
 
 
 def ppo(experiment: Experiment) -> str:
-    """Optimise the SFT policy against the reward model."""
+    """Optimise the policy against the reward model."""
     from .rl.stage import train_by_ppo
 
     prompts = inputs.prompts(experiment)
-    adapters = {name: _newest(experiment, name) for name in ("sft", "reward")}
+    adapters = {"sft": _policy(experiment, "ppo"), "reward": _newest(experiment, "reward")}
     stage = _on_ratings("ppo", experiment, map(_turns, prompts), adapters)
     return run(stage, lambda: train_by_ppo(stage, prompts, adapters))
 
 
 def dpo(experiment: Experiment) -> str:
-    """Optimise the SFT policy on the preference pairs directly."""
+    """Optimise the policy on the preference pairs directly."""
     from .dpo import train_by_dpo
 
     pairs = inputs.pairs(experiment)
-    adapters = {"start": _newest(experiment, "sft")}
+    adapters = {"start": _policy(experiment, "dpo")}
     stage = _on_ratings("dpo", experiment, (pair.model_dump() for pair in pairs), adapters)
     return run(stage, lambda: train_by_dpo(stage, pairs, adapters))
 
 
 def grpo(config: Config) -> str:
-    """Optimise the SFT policy against the reward model, the returns of real retries, or stored ratings."""
+    """Optimise the policy against the reward model, the returns of real retries, or stored ratings."""
     from .rl.stage import train_by_grpo, train_on_stored_groups
 
     experiment, source = config.experiment, config.experiment.train.grpo.reward
+    policy = _policy(experiment, "grpo")
     if source == "live":
         from .rl.live import conditions_of_returns, live_returns
 
         failures = inputs.failures(experiment)
-        adapters = {"sft": _newest(experiment, "sft")}
+        adapters = {"sft": policy}
         data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
         stage, prompts = _on_ratings("grpo", experiment, data, adapters), [failure.prompt for failure in failures]
         # One process plays, and sends the rewards to the others.
@@ -119,11 +120,11 @@ def grpo(config: Config) -> str:
         return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
     if source == "stored":
         groups = inputs.groups(experiment)
-        adapters = {"sft": _newest(experiment, "sft")}
+        adapters = {"sft": policy}
         stage = _on_ratings("grpo", experiment, ([_turns(prompt), *rated] for prompt, rated in groups), adapters)
         return run(stage, lambda: train_on_stored_groups(stage, groups, adapters))
     prompts = inputs.prompts(experiment)
-    adapters = {name: _newest(experiment, name) for name in ("sft", "reward")}
+    adapters = {"sft": policy, "reward": _newest(experiment, "reward")}
     stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
 
@@ -142,6 +143,15 @@ def sac(experiment: Experiment) -> str:
 def _newest(experiment: Experiment, stage: str) -> Adapter:
     """Return the adapter of a stage in this round, or in the last one before it."""
     return require_adapter(newest_folder(experiment, stage))
+
+
+def _policy(experiment: Experiment, stage: str) -> Adapter:
+    """Return the adapter that a stage starts from and stays near: of SFT or, with train.iterated, its own newest."""
+    if experiment.train.iterated and experiment.round > 1:
+        before = newest_folder(experiment.model_copy(update={"round": experiment.round - 1}), stage)
+        if before.exists():
+            return require_adapter(before)
+    return _newest(experiment, "sft")
 
 
 def _on_ratings(name: str, experiment: Experiment, data: Iterable[Any], adapters: Mapping[str, Adapter]) -> Stage:

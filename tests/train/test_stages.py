@@ -273,13 +273,32 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_ba
     assert len(inputs.positive_reflections(load(config))) == 3
     assert len(inputs.positive_reflections(load(config, ["round=2"]))) == 5
     assert len(inputs.pairs(load(config, ["round=2"]))) == 5
-    assert {pair.task_id[:9] for pair in inputs.pairs(load(config, ["round=2"]), staleness=0)} == {"collect 2"}
+    assert {pair.task_id[:9] for pair in inputs.pairs(load(config, ["round=2", "train.iterated=true"]))} == {
+        "collect 2"
+    }
     main(["sft", str(config)])
     main(["sft", str(config), "round=2"])
     assert metrics(workplace, "sft")["samples_with_duplicates"] == 3
     assert metrics(workplace, "sft-2")["samples_with_duplicates"] == 5
     with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/reward-2: run `retroformer train reward"):
         main(["ppo", str(config), "round=2"])
+
+
+def test_iterated_training_goes_on_from_its_own_adapter_and_reads_its_own_round(
+    tiny_base: Path, workplace: Path
+) -> None:
+    config, own = config_file(workplace, tiny_base), "train.iterated=true"
+    for number, arm in enumerate(["collect", "collect 2", "collect 3"], start=2):
+        collect(config, tasks=number, arm=arm)
+    main(["sft", str(config)])
+    for number in (2, 3):
+        main(["dpo", str(config), f"round={number}", own])
+    started = [metrics(workplace, f"dpo-{number}")["inputs"]["adapters"]["start"] for number in (2, 3)]
+    assert started == [metrics(workplace, name)["adapter_sha256"] for name in ("sft", "dpo-2")]
+    facts = metrics(workplace, "dpo-3")
+    assert facts["pairs"] + facts["held_out_pairs"] == len(inputs.pairs(load(config, ["round=3", own]))) == 4
+    main(["dpo", str(config), "round=3"])
+    assert metrics(workplace, "dpo-3")["inputs"]["adapters"]["start"] == started[0]
 
 
 @pytest.mark.parametrize(

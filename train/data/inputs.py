@@ -103,8 +103,8 @@ def _view(experiment: Experiment) -> View:
     return lambda failure, lessons: render(failure, memory_of(lessons, capacity))
 
 
-def pairs(experiment: Experiment, staleness: int | None = None) -> list[PreferencePair]:
-    """Read pairs of reflections on one trajectory with different ratings, of the rounds that `staleness` admits.
+def pairs(experiment: Experiment) -> list[PreferencePair]:
+    """Read pairs of reflections on one trajectory with different ratings: of this round if train.iterated, else of all.
 
     Raises MissingInput if there is none.
     """
@@ -112,7 +112,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
         pairs = [
             pair
-            for arm in _rated_arms(sources, staleness)
+            for arm in _rated_arms(sources, latest=experiment.train.iterated)
             for pair in preference_pairs(arm.store, arm.arm, arm.anew)
             if pair.task_id not in arm.left_out
         ]
@@ -160,7 +160,7 @@ def prompts(experiment: Experiment) -> list[Prompt]:
     They are of the rounds whose pairs the reward model reads: on other failures its scores are worth less.
     """
     with _open(experiment, "collect") as sources:
-        recent = _rated(sources, experiment.train.reward.staleness)
+        recent = _rated(sources, latest=experiment.train.iterated)
         prompts = list(dict.fromkeys(rating.prompt for rating in recent))
         _refuse_unrated(sources, prompts)
         return prompts
@@ -223,10 +223,10 @@ def _arms(store: Store, experiment: Experiment) -> list[str]:
     return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
 
 
-def _rated_arms(sources: Sequence[_Source], staleness: int | None = None) -> list[RatedArm]:
+def _rated_arms(sources: Sequence[_Source], *, latest: bool = False) -> list[RatedArm]:
     """Return the arms to train on, of all domains: one replay buffer (Retroformer, Algorithm 1).
 
-    `staleness` admits the arms of rounds that are at most this much older than the config's; None admits every arm.
+    With `latest` they are those of the config's round alone.
 
     Raises:
         ConfigError: an arm, admitted or not, was collected under other conditions than the config's.
@@ -235,19 +235,18 @@ def _rated_arms(sources: Sequence[_Source], staleness: int | None = None) -> lis
     for store, experiment in sources:
         arms, anew = _arms(store, experiment), rerating(experiment)
         check_training_facts(store, experiment, arms)
-        if staleness is not None:
-            rounds = range(max(1, experiment.round - staleness), experiment.round + 1)
-            arms = [arm for arm in arms if arm in set(map(collect_arm, rounds))]
+        if latest:
+            arms = [arm for arm in arms if arm == collect_arm(experiment.round)]
         for arm in arms:
             rated.append(RatedArm(store, arm, anew, store.marks.tasks(arm, experiment.train.leave_out)))
     return rated
 
 
-def _rated(sources: Sequence[_Source], staleness: int | None = None) -> Iterator[Rating]:
-    """Yield the ratings of all domains and of the rounds that `staleness` admits, with their reflections."""
+def _rated(sources: Sequence[_Source], *, latest: bool = False) -> Iterator[Rating]:
+    """Yield the ratings of all domains, of all rounds or of the `latest` alone, with their reflections."""
     return (
         rating
-        for arm in _rated_arms(sources, staleness)
+        for arm in _rated_arms(sources, latest=latest)
         for rating in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
         if rating.task_id not in arm.left_out
     )

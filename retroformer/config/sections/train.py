@@ -70,9 +70,6 @@ class Reward(FittedSteps):
     start: Literal["base", "warm", "sft"] = "base"
     """Weights that the reward model starts from. base: the base model (as in the paper); warm, sft: the adapter of that
     stage, which has read such prompts, those of held-out pairs among them."""
-    staleness: Annotated[int, Field(ge=0)] | None = None
-    """Rounds by which a pair may be older than this one, such as 0 for pairs of the latest reflector alone; None: any
-    number, so all pairs count, those of imported logs too. PPO and GRPO ask about failures of the same rounds."""
 
 
 class Generation(Section):
@@ -203,6 +200,10 @@ class Train(Section):
     reflections weigh more."""
     generation: Generation | None = None
     """Server that samples the responses of PPO and GRPO; None: the training process samples them."""
+    iterated: bool = False
+    """Source of later rounds. false: dpo, ppo and grpo start from the SFT adapter, and the pairs of all rounds count
+    (as in the paper). true: they go on from their own adapter of the round before, and only the pairs and prompts of
+    this round count, whose advice that adapter wrote."""
     sft: Sft = Sft()
     """Imitation of advice that helped."""
     reward: Reward = Reward()
