@@ -72,6 +72,14 @@ class Stage(NamedTuple):
         return self.experiment.stage_folder(self.name)
 
     @property
+    def rounds(self) -> list[int]:
+        """Rounds of collection whose ratings or failures it reads, from the first or the latest alone."""
+        latest, train = self.experiment.round, self.experiment.train
+        if self.name in ("warm", "actor", "sac"):
+            return []
+        return [latest] if train.iterated and self.name in ("reward", "dpo", "ppo") else list(range(1, latest + 1))
+
+    @property
     def fingerprint(self) -> str:
         """The sha256 of the inputs."""
         return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
@@ -221,6 +229,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
             "stage": stage.name,
             "fingerprint": stage.fingerprint,
             "inputs": stage.inputs,
+            "rounds": stage.rounds,
             **({} if stage.tasks is None else {"training_domains": [tasks.model_dump() for tasks in stage.tasks]}),
             **metrics,
             "adapter_sha256": folder_sha256(unfinished),

@@ -4,8 +4,9 @@ Arms with the same number of trials do not cost the same: advice is paid for, an
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -18,12 +19,14 @@ from retroformer.environments.extras import TaskFacts
 from retroformer.files import document as doc
 from retroformer.method.records import Outcome, Usage
 from retroformer.run.adapters import served_folder
-from retroformer.run.arm_names import LIVE, WRITTEN, is_rated
-from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.run.arm_names import LIVE, WRITTEN, collect_arm, is_rated
+from retroformer.run.stage_metrics import METRICS
 from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult
+from ..measure.statistics import MeanInterval, bootstrap
 from .report_input import ReportInput, each_seed
+from .training import TrainedAdapter, adapters_in
 
 BUDGET_SHARES = (0.25, 0.5, 0.75, 1.0)
 """Budgets, as shares of the largest spending on a task."""
@@ -82,12 +85,22 @@ def _budget_table(spending: Mapping[str, _Spending], unit: str) -> doc.Table | N
 
 
 class _Cost(NamedTuple):
+    """What it took to make one adapter, or the experience that an arm uses."""
+
+    ratings: int
+    """Retries with advice that all its stages read."""
     experience: Usage
     """Model calls of actor and reflector to collect the experience."""
-    tokens: int
+    tokens: int = 0
     """Tokens trained on, in all stages."""
-    cpu_seconds: float | None
+    cpu_seconds: float | None = 0.0
     """CPU time of training, in all stages; None if one of them was resumed, which measured only the rest."""
+    stage: str = ""
+    """Title of the last stage."""
+    begins: str | None = None
+    """Hash of the policy that the last stage started from."""
+    sha256: str | None = None
+    """Hash of the adapter."""
 
 
 def arm_costs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
@@ -97,11 +110,38 @@ def arm_costs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     ]
     rows = [_row(arm, by_seed) for arm, by_seed in costs if by_seed]
     caption = (
-        "What each arm cost to make, per training seed, and to use. A placebo costs what its source cost, and other "
-        "arms nothing. CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
+        "What each arm cost to make, per training seed, and to use. Ratings are retries with advice that its stages "
+        "read. A placebo costs what its source cost, and other arms nothing. CPU time is averaged over seeds with no "
+        "resumed stage; a dash means that there are none. Calls and tokens of live returns are those of all GRPO of "
+        "the run."
     )
     if rows:
-        yield doc.chapter("What the arms cost to make and to use", doc.table(rows, caption))
+        yield doc.chapter("What the arms cost to make and to use", *_ladder(costs), doc.table(rows, caption))
+
+
+def _ladder(costs: Sequence[tuple[ArmResult, Sequence[_Cost]]]) -> Iterator[doc.Figure]:
+    """Yield the figure of success against ratings, if some stage was trained with several numbers of them.
+
+    The line of a stage begins at the arm that its training started from.
+    """
+    trained = [(arm, made) for arm, made in costs if made and made[0].stage]
+    by_adapters = {frozenset(cost.sha256 for cost in made): (arm, made) for arm, made in trained}
+    lines: dict[str, dict[str, tuple[float, MeanInterval]]] = {}
+    for arm, made in trained:
+        start = by_adapters.get(frozenset(cost.begins for cost in made))
+        for one, costs_of_one in (start, (arm, made)) if start else ((arm, made),):
+            ratings = fmean(cost.ratings for cost in costs_of_one)
+            lines.setdefault(made[0].stage, {})[one.name] = ratings, bootstrap(one.solved_by(-1))
+    series = []
+    for stage, line in lines.items():
+        points = sorted(line.values(), key=lambda point: point[0])
+        if points[0][0] < points[-1][0]:
+            means = tuple((ratings, interval.mean) for ratings, interval in points)
+            bounds = tuple((interval.low, interval.high) for _, interval in points)
+            series.append(doc.Series(name=stage, points=means, bounds=bounds, note=f"{means[-1][1]:.2f}"))
+    if series:
+        chart = doc.LineChart(x_title="ratings read", y_title="share of held-out tasks solved", series=tuple(series))
+        yield doc.Figure(name="ratings", caption="Tasks solved by the last trial against ratings read.", chart=chart)
 
 
 def _row(arm: ArmResult, costs: Sequence[_Cost]) -> doc.Row:
@@ -109,6 +149,7 @@ def _row(arm: ArmResult, costs: Sequence[_Cost]) -> doc.Row:
     tasks = max(1, arm.solved_NT.shape[1] * len(arm.seeds))
     return {
         "arm": doc.arm_cell(arm.name),
+        "ratings": doc.number(fmean(cost.ratings for cost in costs), ",.0f"),
         "calls to collect": doc.number(fmean(cost.experience.calls for cost in costs), ",.0f"),
         "tokens to collect": doc.number(fmean(cost.experience.tokens for cost in costs), ",.0f"),
         "tokens trained on": doc.number(fmean(cost.tokens for cost in costs), ",.0f"),
@@ -122,7 +163,12 @@ def _costs(experiment: Experiment, arm: Arm) -> list[_Cost]:
     """Return the cost of each training seed, or else of each run whose experience the arm uses."""
     if trained := [cost for model in arm.models if (cost := _cost(experiment, model))]:
         return trained
-    return [_Cost(_usage(experiment, run, *own), 0, 0.0) for run, own in arm.experience_of(experiment.run).items()]
+    uses = arm.experience_of(experiment.run).items()
+    return [_Cost(*_used(experiment, run, partial(_is_experience, own), (WRITTEN,))) for run, own in uses]
+
+
+def _is_experience(own: Collection[str], arm: str) -> bool:
+    return is_rated(arm) or arm in own
 
 
 def _cost(experiment: Experiment, model: str) -> _Cost | None:
@@ -133,31 +179,58 @@ def _cost(experiment: Experiment, model: str) -> _Cost | None:
     # The copy of a promoted adapter lies deeper in the folder of its run.
     run = experiment.folder if experiment.folder in folder.parents else folder.parent
     stages = list(_source_stages(folder, run))
-    played = [LIVE] if any(stage.inputs.get("optimizer", {}).get("reward") == "live" for stage in stages) else []
-    usage = _usage(experiment, run.name, *played)
-    seconds = [stage.whole_cpu_seconds for stage in stages]
+    also = (WRITTEN, LIVE) if any(map(_is_live, stages)) else (WRITTEN,)
+    rounds = [stage.metrics.rounds for stage in stages]
+    read = {collect_arm(number) for own in rounds for number in own or ()}
+    counts = is_rated if None in rounds else read.__contains__
+    ratings, usage = _used(experiment, run.name, counts, also)
+    seconds = [stage.metrics.whole_cpu_seconds for stage in stages]
     whole = [measured for measured in seconds if measured is not None]
-    return _Cost(usage, sum(stage.tokens for stage in stages), sum(whole) if len(whole) == len(seconds) else None)
+    last = stages[0]
+    used = last.metrics.inputs.get("adapters", {})
+    return _Cost(
+        ratings + sum(map(_live_ratings, stages)),
+        usage,
+        sum(stage.metrics.tokens for stage in stages),
+        sum(whole) if len(whole) == len(seconds) else None,
+        last.title,
+        used.get("sft") or used.get("start"),
+        last.metrics.adapter_sha256,
+    )
 
 
-def _source_stages(folder: Path, run: Path) -> Iterator[StageMetrics]:
-    """Yield the metrics of an adapter, and once each of those in its run from which it was trained."""
-    here = [read_metrics(path.parent) for path in run.glob(f"*/{METRICS}")]
-    by_sha256 = {stage.adapter_sha256: stage for stage in here}
-    waiting, seen = [read_metrics(folder)], set[str | None]()
+def _source_stages(folder: Path, run: Path) -> Iterator[TrainedAdapter]:
+    """Yield an adapter, and once each of those in its run from which it was trained."""
+    by_sha256 = {stage.metrics.adapter_sha256: stage for stage in adapters_in(sorted(run.glob("*")))}
+    waiting, seen = adapters_in([folder]), set[str | None]()
     while waiting:
         stage = waiting.pop()
-        if stage.adapter_sha256 not in seen:
-            seen.add(stage.adapter_sha256)
+        if stage.metrics.adapter_sha256 not in seen:
+            seen.add(stage.metrics.adapter_sha256)
             yield stage
-            used = stage.inputs.get("adapters", {}).values()
+            used = stage.metrics.inputs.get("adapters", {}).values()
             waiting += [by_sha256[sha256] for sha256 in used if sha256 in by_sha256]
 
 
-def _usage(experiment: Experiment, run: str, *also: str) -> Usage:
-    """Return what collecting, written advice and these arms of a run have used; nothing if its store is gone."""
+def _is_live(stage: TrainedAdapter) -> bool:
+    return stage.stage == "grpo" and stage.metrics.inputs.get("optimizer", {}).get("reward") == "live"
+
+
+def _live_ratings(stage: TrainedAdapter) -> int:
+    """Return the number of retries that rated responses in training: one for each distinct text of a group."""
+    steps = stage.metrics.inputs.get("optimizer", {})
+    groups = (steps["batch_size"] // steps["group"] * update["different_in_group"] for update in stage.metrics.history)
+    return round(sum(groups)) if _is_live(stage) else 0
+
+
+def _used(experiment: Experiment, run: str, counts: Callable[[str], bool], also: Collection[str]) -> tuple[int, Usage]:
+    """Return the number of texts that were tried in the arms that `counts`, and their usage with that of `also`.
+
+    Both are 0 if its store is gone.
+    """
     source = experiment.model_copy(update={"run": run})
     if not source.has_store:
-        return Usage()
+        return 0, Usage()
     with closing(open_store(source)) as store:
-        return store.usage_of_arms(lambda arm: is_rated(arm) or arm in (WRITTEN, *also))
+        advice = sum(stored.advice for arm, stored in store.arm_counts().items() if counts(arm))
+        return advice, store.usage_of_arms(lambda arm: counts(arm) or arm in also)

@@ -64,6 +64,8 @@ class StageMetrics(BaseModel):
     training_domains: tuple[TrainingTasks, ...] | None = None
     """Tasks whose attempts the stage or the adapters it starts from were trained on, by environment; None if those of
     an adapter are unknown."""
+    rounds: tuple[int, ...] | None = None
+    """Rounds of collection whose ratings the stage read; None if that is not recorded."""
     steps: int | None = None
     """Optimiser steps of a stage on recorded data."""
     updates: int | None = None

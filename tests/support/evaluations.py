@@ -51,7 +51,11 @@ _MEASURES: Mapping[str, Mapping[str, Any]] = {
         "held_out_accuracy_interval": [0.6, 0.86],
     },
     "ppo": {"prompts": 7, "updates": 4, "history": [{"score": 0.1 * n, "kl": 0.2 * n} for n in range(4)]},
-    "grpo": {"prompts": 7, "updates": 4, "history": [{"score": 0.1 * n, "kl": 0.2 * n} for n in range(4)]},
+    "grpo": {
+        "prompts": 7,
+        "updates": 4,
+        "history": [{"score": 0.1 * n, "kl": 0.2 * n, "different_in_group": 7.5} for n in range(4)],
+    },
 }
 _ADAPTERS: Mapping[str, Sequence[str]] = {"ppo": ("sft", "reward")}
 """Adapters that a stage used, if not that of SFT alone."""
@@ -99,7 +103,8 @@ def write_stages(experiment: Experiment, *stages: str, within: str = "", **chang
                 "seed": 3,
                 "quantization": "nf4",
                 "lora": {"rank": 8},
-                "optimizer": {"learning_rate": 1e-4} | ({"reward": "live"} if stage == "grpo" else {}),
+                "optimizer": {"learning_rate": 1e-4}
+                | ({"reward": "live", "batch_size": 32, "group": 8} if stage == "grpo" else {}),
                 "adapters": {used: f"{within}{used}" for used in _ADAPTERS.get(stage, ("sft",))},
             },
             "adapter_sha256": f"{within}{name}",

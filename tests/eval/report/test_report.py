@@ -20,7 +20,7 @@ from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.promotions import History
 from retroformer.run.provenance import ADAPTER_FILES
 from retroformer.run.store import open_store
-from tests.support.characters import CAPITAL, attempt_at
+from tests.support.characters import CAPITAL, advice, attempt_at
 from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
 from tests.support.facts import add_trajectory
 
@@ -173,13 +173,13 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
     row = next(line for line in section.splitlines() if line.startswith("| trained "))
     # 12,345 tokens in each of three stages; calls of the evaluation are not those of making.
-    assert row.split(" | ")[1:5] == ["9", "90", "37,035", "0"]
+    assert row.split(" | ")[1:6] == ["0", "9", "90", "37,035", "0"]
     assert "| hopeless " not in section.partition("## ")[0]
     metrics = experiment.folder / "ppo" / "metrics.json"
     metrics.write_text(json.dumps(json.loads(metrics.read_text()) | {"resumed_from_update": 2}))
     text = (report_of(CONFIG, wins) / "report.md").read_text()
     row = next(line for line in text.partition("cost to make and to use")[2].splitlines() if line[:10] == "| trained ")
-    assert row.split(" | ")[1:5] == ["9", "90", "37,035", "-"], "the CPU time of a resumed stage was not measured"
+    assert row.split(" | ")[1:6] == ["0", "9", "90", "37,035", "-"], "the CPU time of a resumed stage was not measured"
     assert text.count("| 12,345 | - |") == 1
 
 
@@ -196,7 +196,7 @@ def test_a_promoted_adapter_costs_what_it_cost_before(tmp_path: Path, monkeypatc
     def costs() -> set[str]:
         section = (report_of(config, wins) / "report.md").read_text().partition("cost to make and to use")[2]
         rows = [line for line in section.splitlines() if line.startswith(("| trained ", "| served "))]
-        return {row.split(" | ")[3] for row in rows[:2]}
+        return {row.split(" | ")[4] for row in rows[:2]}
 
     assert costs() == {"37,035"}
     history = History(experiment.folder)
@@ -215,27 +215,31 @@ def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_w
     experiment = load(Path("riddles.yaml"))
     write_stages(experiment, "sft", "reward", "ppo-near", "grpo")
     with closing(open_store(experiment)) as store:
-        for arm, calls in (("collect", 7), ("grpo", 30), ("document", 500)):
+        for arm, calls in (("collect", 7), ("grpo", 30), ("document", 500), ("collect 2", 1000)):
             store.declare(arm, {})
             played = attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
-            add_trajectory(store, Key(arm=arm, task_id="another"), played)
+            for trial in range(2):
+                add_trajectory(store, Key(arm=arm, task_id="another", trial=trial), played)
+            store.add_reflection(Key(arm=arm, task_id="another", trial=1), 0, advice("Paris?"))
             store.charge(arm, Usage(calls=calls))
-    section = (
-        (report_of(config, wins) / "report.md")
-        .read_text()
-        .partition("cost to make and to use")[2]
-        .partition("\n## ")[0]
-    )
+    for path in experiment.folder.glob("*/metrics.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rounds": [1]}))
+    folder = report_of(config, wins)
+    section = (folder / "report.md").read_text().partition("cost to make and to use")[2].partition("\n## ")[0]
     rows = [
         line.strip("| ").split(" | ")
         for line in section.splitlines()
         if line.startswith(tuple(f"| {arm} " for arm in arms))
     ]
-    assert {row[0]: (row[1], row[3]) for row in rows} == {
-        "near": ("7", "37,035"),
-        "live": ("37", "24,690"),
-        "imitating": ("7", "12,345"),
+    # Four updates of four groups, with 7.5 distinct texts each; the second round was read by none of them.
+    assert {row[0]: (row[1], row[2], row[4]) for row in rows} == {
+        "near": ("1", "8", "37,035"),
+        "live": ("121", "39", "24,690"),
+        "imitating": ("1", "8", "12,345"),
     }
+    drawn = (folder / "ratings.svg").read_text()
+    assert "<title>GRPO live</title>" in drawn
+    assert "<title>PPO</title>" not in drawn, "it read as many ratings as the SFT it started from"
 
 
 PLANNED = """

@@ -9,7 +9,7 @@ import pytest
 from collect.rate import rate_reflections
 from eval.report.report import compare_arms
 from retroformer.errors import InfrastructureFailure, MissingInput
-from retroformer.run.arm_names import DOCUMENT
+from retroformer.run.arm_names import COLLECT, DOCUMENT
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
@@ -57,7 +57,8 @@ def test_a_document_that_helps_is_kept_and_can_be_an_arm(tmp_path: Path) -> None
     assert "the text of `runs/toy/gepa/document.md`, the same after every failure" in report
     # Calls and tokens of collecting and of the search, by the endpoint's own count of 10 tokens a call.
     made = report.split("## What the arms cost to make and to use")[1]
-    assert f"| guide | {asked} | {10 * asked} | 0 | 0 |" in made
+    rated = len(facts(config, COLLECT).reflections) + len(written.reflections)
+    assert f"| guide | {rated} | {asked} | {10 * asked} | 0 | 0 |" in made
 
 
 def test_a_teacher_proposes_and_if_it_cannot_be_reached_the_search_stops_and_loses_nothing(tmp_path: Path) -> None:
