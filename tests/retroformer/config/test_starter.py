@@ -55,6 +55,8 @@ def test_a_teacher_that_repeats_the_wish_satisfies_every_customer_at_its_price()
         assert "teacher   at most 48,000 prompt" in describe_plan(config)
         collected = asyncio.run(rate_reflections(config))
         assert "32 rated: 32 positive" in collected
+        # Most texts of the default model do not end: what follows the first paragraph is repetition.
+        assert all(request["stop"] == ["\n"] for request in server.requests)
         assert "224 prompt, 96 completion in 32 calls, 0.32 dollars" in collected
         other = open_config(Path("agent.yaml"), teacher, "collect.candidates=1", "run=poor", "collect.dollars=0.05")
         with pytest.raises(BudgetExhausted, match=r"The budget of 0\.05 dollars is spent"):
