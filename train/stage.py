@@ -186,12 +186,14 @@ def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Adapter]) -> t
 
 
 def _sha256_of_json(data: Iterable[Any]) -> tuple[str, int]:
-    """Return the sha256 of `json.dumps(list(data))` and its length, holding one entry at a time in memory."""
-    digest, number = hashlib.sha256(b"["), -1
+    """Return the sha256 of `json.dumps(list(data))` and its number of different entries, with one of them in memory."""
+    digest, different = hashlib.sha256(b"["), set[int]()
     for number, entry in enumerate(data):
-        digest.update(f"{', ' if number else ''}{json.dumps(entry)}".encode())
+        text = json.dumps(entry)
+        digest.update(f"{', ' if number else ''}{text}".encode())
+        different.add(hash(text))
     digest.update(b"]")
-    return digest.hexdigest(), number + 1
+    return digest.hexdigest(), len(different)
 
 
 def finished(stage: Stage) -> StageMetrics | None:
