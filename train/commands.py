@@ -107,12 +107,11 @@ def grpo(config: Config) -> str:
     from .rl.stage import train_by_grpo, train_on_stored_groups
 
     experiment, source = config.experiment, config.experiment.train.grpo.reward
-    policy = _policy(experiment, "grpo")
     if source == "live":
         from .rl.live import conditions_of_returns, live_returns
 
         failures = inputs.failures(experiment)
-        adapters = {"sft": policy}
+        adapters = {"sft": _policy(experiment, "grpo")}
         data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
         stage, prompts = _on_ratings("grpo", experiment, data, adapters), [failure.prompt for failure in failures]
         # One process plays, and sends the rewards to the others.
@@ -120,11 +119,11 @@ def grpo(config: Config) -> str:
         return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
     if source == "stored":
         groups = inputs.groups(experiment)
-        adapters = {"sft": policy}
+        adapters = {"sft": _policy(experiment, "grpo")}
         stage = _on_ratings("grpo", experiment, ([_turns(prompt), *rated] for prompt, rated in groups), adapters)
         return run(stage, lambda: train_on_stored_groups(stage, groups, adapters))
     prompts = inputs.prompts(experiment)
-    adapters = {"sft": policy, "reward": _newest(experiment, "reward")}
+    adapters = {"sft": _policy(experiment, "grpo"), "reward": _newest(experiment, "reward")}
     stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
 
