@@ -20,7 +20,6 @@ from retroformer.files import document as doc
 from retroformer.method.records import Outcome, Usage
 from retroformer.run.adapters import served_folder
 from retroformer.run.arm_names import LIVE, WRITTEN, collect_arm, is_rated
-from retroformer.run.stage_metrics import METRICS
 from retroformer.run.store import open_store
 
 from ..measure.results import ArmResult
@@ -174,11 +173,10 @@ def _is_experience(own: Collection[str], arm: str) -> bool:
 def _cost(experiment: Experiment, model: str) -> _Cost | None:
     """Return what an adapter cost, from the metrics and the store of its run; None for a base or a foreign adapter."""
     folder = served_folder(experiment, adapter_name(model))
-    if not (folder / METRICS).is_file():
-        return None
     # The copy of a promoted adapter lies deeper in the folder of its run.
     run = experiment.folder if experiment.folder in folder.parents else folder.parent
-    stages = list(_source_stages(folder, run))
+    if not (stages := list(_source_stages(folder, run))):
+        return None
     also = (WRITTEN, LIVE) if any(map(_is_live, stages)) else (WRITTEN,)
     rounds = [stage.metrics.rounds for stage in stages]
     read = {collect_arm(number) for own in rounds for number in own or ()}
