@@ -76,9 +76,9 @@ def power_of_retries(experiment: Experiment, store: Store | None, tasks: Sequenc
         return ""
     power = normal.cdf(DIFFERENCE * math.sqrt(retries / variance) - limit)
     return (
-        f"About {failures:.0f} of {len(tasks)} tasks fail at first, and {retries} retries show a difference of "
-        f"{100 * DIFFERENCE:.0f} points between two reflectors with a power of {power:.0%}; {needed} retries have "
-        f"{POWER:.0%}: raise collect.tasks or collect.candidates to compare, not only to train."
+        f"{'About' if first else 'At most'} {failures:.0f} of {len(tasks)} tasks fail at first, and {retries} retries "
+        f"show a difference of {100 * DIFFERENCE:.0f} points between two reflectors with a power of {power:.0%}; "
+        f"{needed} retries have {POWER:.0%}: raise collect.tasks or collect.candidates to compare, not only to train."
     )
 
 

@@ -9,10 +9,12 @@ scheduler must leave enough time for one step; if it kills earlier, the last che
 
 import importlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -57,11 +59,17 @@ def on_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: _asked.set())
+    before = signal.signal(signal.SIGTERM, _note_sigterm)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _note_sigterm(number: int, frame: FrameType | None) -> None:
+    _asked.set()
+    if processes.is_main():
+        sys.stderr.write("SIGTERM: training ends after the step in progress.\n")
 
 
 def stop_requested() -> bool:

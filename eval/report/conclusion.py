@@ -9,15 +9,15 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.files import document as doc
-from retroformer.method.rating import by_failure, ratings
+from retroformer.method.rating import FEW_POSITIVES, by_failure, ratings
 from retroformer.run.arm_names import is_rated
 
 from ..measure.results import ArmResult
 from ..measure.statistics import comparison
 from .report_input import ReportInput, trained_against_untrained
 
-FEW_POSITIVES = 20
-"""Number of helpful pieces of advice below which SFT has too little to imitate."""
+LEAST_HELPFUL = 0.1
+"""Share of collected advice that helps below which SFT imitates luck."""
 MOST_CUT, MOST_IGNORED, LEAST_MIXED = 0.2, 0.5, 0.2
 """Shares of cut and of ignored advice, and of helped failures whose candidates differ, that explain a missing gain."""
 MISSING_GAIN = "What training lacked"
@@ -57,21 +57,21 @@ class MissingGain:
     def _reason(self) -> tuple[str, str]:
         """Return the likeliest reason, and a command that shows it, for a place. A cause comes before its effects."""
         counts, limit = self._counts, self._evaluation.experiment.reflector.max_new_tokens
-        retries, arm = counts["retries"], shlex.quote(str(self._arm))
-        if counts["cut"] > MOST_CUT * retries:
-            cut = f"{counts['cut']} of its {retries} pieces of advice were cut at reflector.max_new_tokens={limit}"
-            return f"Most likely the advice is cut: {cut}", f"show {{}} --arm {arm}"
-        if counts["ignored"] > MOST_IGNORED * retries:
-            same = f"{counts['ignored']} of {retries} retries repeated the failed attempt action by action"
-            return f"Most likely the agent ignores advice: {same}", f"show {{}} --arm {arm} --task {self._ignoring}"
-        store = self._evaluation.store
+        retries, arm, store = counts["retries"], shlex.quote(str(self._arm)), self._evaluation.store
         groups = (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
         rated = [[one.rating for one in each if one.text.strip()] for each in groups]
         helped = [group for group in rated if max(group, default=0) > 0]
         positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, rated))
-        if positive < FEW_POSITIVES:
-            few = f"{positive} of {total} collected pieces of advice helped, and SFT needs some {FEW_POSITIVES}"
-            return f"Most likely there is too little to imitate: {few}", "show {} --arm collect"
+        if positive < max(FEW_POSITIVES, LEAST_HELPFUL * total):
+            few = f"{positive} of {total} collected pieces of advice helped"
+            more = "a stronger model that writes while collecting (reflector.teacher) gives more"
+            return f"Most likely there is too little to imitate: {few}, and {more}", "show {} --arm collect"
+        if counts["cut"] > MOST_CUT * retries:
+            cut = f"{counts['cut']} of its {retries} pieces of advice were cut at reflector.max_new_tokens={limit}"
+            return f"Most likely the advice is cut, and a new run needs more tokens: {cut}", f"show {{}} --arm {arm}"
+        if counts["ignored"] > MOST_IGNORED * retries:
+            same = f"{counts['ignored']} of {retries} retries repeated the failed attempt action by action"
+            return f"Most likely the agent ignores advice: {same}", f"show {{}} --arm {arm} --task {self._ignoring}"
         mixed = sum(min(group) < max(group) for group in helped)
         if mixed < LEAST_MIXED * len(helped):
             alike = (

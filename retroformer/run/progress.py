@@ -27,6 +27,7 @@ class ProgressLine:
         self.title, self.total, self.done, self.words = title, total, min(done, total), ""
         self._console, self._clock = console, clock
         self._began = self._written = clock()
+        self._done_at_first = self.done
 
     def show(self, done: int, words: str) -> None:
         """Show the number of finished units and a status text."""
@@ -38,10 +39,18 @@ class ProgressLine:
         """Write a line of a log."""
         self._written = self._clock()
         minutes, seconds = divmod(int(self._written - self._began), 60)
-        text = f"{self.title}  {self.done}/{self.total}  {minutes}:{seconds:02}  {self.words}".rstrip()
+        text = f"{self.title}  {self.done}/{self.total}  {minutes}:{seconds:02}{self._left()}  {self.words}".rstrip()
         # Written without Rich, which would break a long line at 80 columns.
         self._console.file.write(f"{text}\n")
         self._console.file.flush()
+
+    def _left(self) -> str:
+        """Return the time that the units to come will take if they take as long as those so far."""
+        taken = self.done - self._done_at_first
+        if not 0 < taken < self.total - self._done_at_first:
+            return ""
+        minutes, seconds = divmod(int((self._written - self._began) / taken * (self.total - self.done)), 60)
+        return f", {minutes}:{seconds:02} left"
 
 
 class Tally:

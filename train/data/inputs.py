@@ -3,6 +3,7 @@
 The facts of a config's domains are pooled, in the order of the config.
 """
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager
@@ -17,7 +18,7 @@ from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
 from retroformer.method.ancestors import memory_of
 from retroformer.method.pairs import count_ratings, preference_pairs
-from retroformer.method.rating import Rating, by_failure, count_signs, ratings
+from retroformer.method.rating import FEW_POSITIVES, Rating, by_failure, count_signs, ratings
 from retroformer.method.records import PreferencePair
 from retroformer.run.arm_names import WRITTEN, collect_arm, is_rated
 from retroformer.run.stage_metrics import TrainingTasks, training_tasks
@@ -26,6 +27,8 @@ from retroformer.run.store import Store, open_whole_store
 from .failures import Failure, stored_failures
 from .hindsight import RatedArm, View, relabel
 from .samples import AdviceText, Prompt, RatedGroup, rated_groups
+
+logger = logging.getLogger(__name__)
 
 
 def written_advice(experiment: Experiment) -> list[AdviceText]:
@@ -72,6 +75,11 @@ def positive_reflections(experiment: Experiment) -> list[AdviceText]:
             raise MissingInput(
                 f"No positively rated reflections{of_mixed} in {_url(sources)} ({signs.total()} are rated, "
                 f"{_by_sign(signs)}): {_how_to_get_more(sources)}."
+            )
+        if len(positive) < FEW_POSITIVES:
+            logger.warning(
+                "Only %d of %d rated reflections helped, and SFT needs some %d to imitate: %s.",
+                *(len(positive), signs.total(), FEW_POSITIVES, _how_to_get_more(sources)),
             )
         return positive
 

@@ -24,7 +24,7 @@ def show_lines(runs: Sequence[OpenRun], task_id: str | None, arm: str | None, *,
         MissingInput: there is no such arm or task.
         StoreError: the store cannot be read.
     """
-    chosen = [(run, name) for run in runs for name in story_arms(run.store) if arm in (None, name)]
+    chosen = [(run, name) for run in runs for name in story_arms(run.store) if arm is None or arm in _names(name)]
     if not chosen:
         names = sorted({name for run in runs for name in story_arms(run.store)})
         if not names:
@@ -46,6 +46,12 @@ def show_lines(runs: Sequence[OpenRun], task_id: str | None, arm: str | None, *,
             yield json.dumps(story_json(story), ensure_ascii=False)
         else:
             yield from ["", "", *_story_text(story)] if number else _story_text(story)
+
+
+def _names(arm: str) -> tuple[str, str, str]:
+    """Return the names of an arm: its own, and that of all its versions in the store and in the report."""
+    plain = arm.partition("@")[0]
+    return arm, plain, plain.removeprefix("eval/")
 
 
 def story_json(story: Story) -> dict[str, Any]:

@@ -92,19 +92,24 @@ SHOW = "see retroformer show runs/riddles --arm "
     ("facts", "said"),
     [
         (
-            Facts(is_cut=True),
-            "Most likely the advice is cut: 12 of its 12 pieces of advice were cut at reflector.max_new_tokens=40: "
-            f"{SHOW}eval/trained.",
+            Facts(is_cut=True, collected=[MIXED] * 20),
+            "Most likely the advice is cut, and a new run needs more tokens: 12 of its 12 pieces of advice were cut at "
+            f"reflector.max_new_tokens=40: {SHOW}eval/trained.",
         ),
         (
-            Facts(is_ignored=True),
+            Facts(is_ignored=True, collected=[MIXED] * 20),
             "Most likely the agent ignores advice: 12 of 12 retries repeated the failed attempt action by action: "
             f"{SHOW}eval/trained --task held-out-0.",
         ),
         (
-            Facts(collected=(MIXED, *[VAIN] * 5)),
-            "Most likely there is too little to imitate: 1 of 12 collected pieces of advice helped, and SFT needs some "
-            f"20: {SHOW}collect.",
+            Facts(is_cut=True, collected=(MIXED, *[VAIN] * 5)),
+            "Most likely there is too little to imitate: 1 of 12 collected pieces of advice helped, and a stronger "
+            f"model that writes while collecting (reflector.teacher) gives more: {SHOW}collect.",
+        ),
+        (
+            Facts(is_cut=True, collected=(*[MIXED] * 20, *[VAIN] * 100)),
+            "Most likely there is too little to imitate: 20 of 240 collected pieces of advice helped, and a stronger "
+            f"model that writes while collecting (reflector.teacher) gives more: {SHOW}collect.",
         ),
         (
             Facts(collected=(MIXED, *[ALIKE] * 10)),

@@ -32,7 +32,7 @@ def test_a_log_gets_the_last_state_as_one_whole_line() -> None:
         for outcome in ("success", "failure", "failure", "reflections"):
             counts.count(outcome)
         counts.done()
-    assert written(console) == [f"{title}  1/240  0:00  success 1  failure 2  invalid 0  reflections 1"]
+    assert written(console) == [f"{title}  1/240  0:00, 0:00 left  success 1  failure 2  invalid 0  reflections 1"]
 
 
 def test_a_log_gets_a_line_at_intervals() -> None:
@@ -44,7 +44,10 @@ def test_a_log_gets_a_line_at_intervals() -> None:
         clock.seconds += 1
         progress.show(7, "score +0.30")
         clock.seconds = 95
-    assert written(console) == ["train ppo  6/10  0:30  score +0.20", "train ppo  7/10  1:35  score +0.30"]
+    assert written(console) == [
+        "train ppo  6/10  0:30, 1:00 left  score +0.20",
+        "train ppo  7/10  1:35, 1:35 left  score +0.30",
+    ]
 
 
 def test_a_stage_that_fails_leaves_its_last_state_in_the_log() -> None:

@@ -68,6 +68,18 @@ def test_a_story_shows_attempt_advice_retry_and_rating_and_marks_the_first_diffe
     assert text.count("A door.") == 1
 
 
+def test_an_arm_has_its_name_in_the_report_and_is_shown_in_all_versions(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = f"{EVAL}@0123456789ab"
+    with closing(Store(f"sqlite:///{run}/experience.db", "doors")) as store:
+        store.declare(again, {})
+        store.add([NewTrajectory(Key(arm=again, task_id="door-1"), attempt("knock"))])
+    for asked in ("trained", EVAL):
+        lines = shown(capsys, "runs/doors", "--task", "door-1", "--arm", asked, "--json").splitlines()
+        assert [json.loads(line)["arm"] for line in lines] == [EVAL, again]
+
+
 def test_json_holds_the_whole_story(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "runs/doors", "--task", "door-1", "--json").splitlines()
     collected, trained = (json.loads(line) for line in lines)
