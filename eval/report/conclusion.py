@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from retroformer.agents.arms.model import TeacherArm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.files import document as doc
-from retroformer.method.rating import FEW_POSITIVES, by_failure, ratings
+from retroformer.method.rating import FEW_POSITIVES, Rating, by_failure, ratings
 from retroformer.run.arm_names import is_rated
+from retroformer.run.store import Store
 
 from ..measure.results import ArmResult
 from ..measure.statistics import comparison
@@ -18,8 +20,10 @@ from .report_input import ReportInput, trained_against_untrained
 
 LEAST_HELPFUL = 0.1
 """Share of collected advice that helps below which SFT imitates luck."""
-MOST_CUT, MOST_IGNORED, LEAST_MIXED = 0.2, 0.5, 0.2
-"""Shares of cut and of ignored advice, and of helped failures whose candidates differ, that explain a missing gain."""
+MOST_CUT, MOST_IGNORED, MOST_ALIKE = 0.2, 0.5, 0.8
+"""Shares of cut and of ignored advice, and of failures on which all candidates helped alike, that explain it."""
+LEAST_LEAD = 0.1
+"""Lead of the teacher, in the share of tasks solved, that explains it."""
 MISSING_GAIN = "What training lacked"
 """Title of the chapter on a trained arm that is not shown to be better than the untrained one."""
 
@@ -31,7 +35,8 @@ class MissingGain:
         self._evaluation, self._counts = evaluation, Counter[str]()
         self._ignoring = ""
         """Task whose retry repeats the failure, action by action."""
-        self._arm = None if (arm := _not_helped(evaluation)) is None else arm.stored_names[0]
+        self._trained = _not_helped(evaluation)
+        self._arm = "" if self._trained is None else self._trained.stored_names[0]
 
     def add(self, facts: TaskFacts) -> None:
         seed = facts.seeds[self._arm] if self._arm else SeedFacts({}, {})
@@ -45,41 +50,65 @@ class MissingGain:
                 self._ignoring = facts.task_id
 
     def chapters(self) -> Iterator[doc.Chapter]:
-        if self._arm is not None:
+        if self._trained is not None:
             name = self._arm.removeprefix("eval/")
             start = "The data do not show that the advice of ", doc.strong(name), " is better than without training. "
-            reason, command = self._reason()
+            reason, command = next((reason, command) for applies, reason, command in self._reasons() if applies)
             run = self._evaluation.experiment
             place = str(run.folder) if run.store is None else "EXPERIMENT.yaml"
             look = doc.code(f"retroformer {command.format(place)}")
             yield doc.chapter(MISSING_GAIN, (*start, reason, ": see ", look, "."))
 
-    def _reason(self) -> tuple[str, str]:
-        """Return the likeliest reason, and a command that shows it, for a place. A cause comes before its effects."""
-        counts, limit = self._counts, self._evaluation.experiment.reflector.max_new_tokens
-        retries, arm, store = counts["retries"], shlex.quote(str(self._arm)), self._evaluation.store
-        groups = (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
-        rated = [[one.rating for one in each if one.text.strip()] for each in groups]
-        helped = [group for group in rated if max(group, default=0) > 0]
-        positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, rated))
-        if positive < max(FEW_POSITIVES, LEAST_HELPFUL * total):
-            few = f"{positive} of {total} collected pieces of advice helped"
-            more = "a stronger model that writes while collecting (reflector.teacher) gives more"
-            return f"Most likely there is too little to imitate: {few}, and {more}", "show {} --arm collect"
-        if counts["cut"] > MOST_CUT * retries:
-            cut = f"{counts['cut']} of its {retries} pieces of advice were cut at reflector.max_new_tokens={limit}"
-            return f"Most likely the advice is cut, and a new run needs more tokens: {cut}", f"show {{}} --arm {arm}"
-        if counts["ignored"] > MOST_IGNORED * retries:
-            same = f"{counts['ignored']} of {retries} retries repeated the failed attempt action by action"
-            return f"Most likely the agent ignores advice: {same}", f"show {{}} --arm {arm} --task {self._ignoring}"
-        mixed = sum(min(group) < max(group) for group in helped)
-        if mixed < LEAST_MIXED * len(helped):
-            alike = (
-                f"on {len(helped) - mixed} of {len(helped)} failures that advice helped, all candidates helped alike"
-            )
-            return f"Most likely ratings do not tell good advice from bad: {alike}", "show {} --arm collect"
-        tasks = len(self._evaluation.tasks)
-        return f"The usual reasons do not apply, and {tasks} tasks show large differences alone", "view {}"
+    def _reasons(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield whether a reason applies, the reason, and a command that shows it, for a place; causes first."""
+        counts, evaluation, trained = self._counts, self._evaluation, self._trained
+        assert trained is not None
+        retries, arm, limit = counts["retries"], shlex.quote(self._arm), evaluation.experiment.reflector.max_new_tokens
+        groups = [[one.rating for one in each if one.text.strip()] for each in _rated(evaluation.store)]
+        helped = [group for group in groups if max(group, default=0) > 0]
+        positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, groups))
+        yield (
+            positive < max(FEW_POSITIVES, LEAST_HELPFUL * total),
+            f"Most likely there is too little to imitate: {positive} of {total} collected pieces of advice helped, and "
+            "a stronger model that writes while collecting (reflector.teacher) gives more",
+            "show {} --arm collect",
+        )
+        yield (
+            counts["cut"] > MOST_CUT * retries,
+            f"Most likely the advice is cut, and a new run needs more tokens: {counts['cut']} of its {retries} pieces "
+            f"of advice were cut at reflector.max_new_tokens={limit}",
+            f"show {{}} --arm {arm}",
+        )
+        yield (
+            counts["ignored"] > MOST_IGNORED * retries,
+            f"Most likely the agent ignores advice: {counts['ignored']} of {retries} retries repeated the failed "
+            "attempt action by action",
+            f"show {{}} --arm {arm} --task {self._ignoring}",
+        )
+        alike = len(helped) - sum(min(group) < max(group) for group in helped)
+        yield (
+            alike > MOST_ALIKE * len(helped),
+            f"Most likely ratings do not tell good advice from bad: on {alike} of {len(helped)} failures that advice "
+            "helped, all candidates helped alike",
+            "show {} --arm collect",
+        )
+        arms = evaluation.experiment.eval.arms
+        taught = [one.share_solved(-1) for one in evaluation.results if isinstance(arms[one.name], TeacherArm)]
+        share = trained.share_solved(-1)
+        yield (
+            max(taught, default=share) > share + LEAST_LEAD,
+            f"Most likely it does not write as its teacher does yet ({max(taught, default=share):.0%} against "
+            f"{share:.0%} of tasks), and more collect.tasks or train.sft.epochs, or `train dpo` on these ratings, may "
+            "help",
+            f"show {{}} --arm {arm}",
+        )
+        tasks = len(evaluation.tasks)
+        yield True, f"The usual reasons do not apply, and {tasks} tasks show large differences alone", "view {}"
+
+
+def _rated(store: Store) -> Iterator[list[Rating]]:
+    """Yield the candidates on each failure that was collected."""
+    return (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
 
 
 def _not_helped(evaluation: ReportInput) -> ArmResult | None:

@@ -34,8 +34,8 @@ def test_a_plan_says_whether_its_retries_can_show_ten_points(tmp_path: Path) -> 
     path = write_config(tmp_path, "http://127.0.0.1:1/v1")
     # 12 retries: the standard error is sqrt(.5 / 12) = .204, and .1 / .204 - 1.96 = -1.47 standard errors are 7%.
     assert describe_plan(open_config(path)).endswith(
-        "At most 6 of 6 tasks fail at first, and 12 retries show a difference of 10 points between two reflectors with a"
-        " power of 7%; 393 retries have 80%: raise collect.tasks or collect.candidates to compare, not only to train."
+        "At most 6 of 6 tasks fail at first, and 12 retries show a difference of 10 points between two reflectors with "
+        "a power of 7%; 393 retries have 80%: raise collect.tasks or collect.candidates to compare, not only to train."
     )
     assert "power" not in describe_plan(open_config(path, "collect.candidates=64", "collect.repeats=2"))
 

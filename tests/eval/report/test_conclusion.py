@@ -25,12 +25,13 @@ CONFIG = """
 run: riddles
 environment: {name: agent}
 loop: {trials: 2}
-reflector: {max_new_tokens: 40}
+reflector: {max_new_tokens: 40, teacher: {base_url: "http://127.0.0.1:1/v1", model: strong}}
 eval:
   arms:
     no advice: {kind: none}
     base model: {kind: model, model: base}
     trained: {kind: model, model: sft}
+    teacher: {kind: teacher}
 """
 TASKS = [task(f"held-out-{number}") for number in range(12)]
 
@@ -40,6 +41,8 @@ class Facts(NamedTuple):
 
     solved: int = 0
     """Tasks that a retry with trained advice solves."""
+    taught: int = 0
+    """Tasks that a retry with the teacher's advice solves."""
     is_cut: bool = False
     is_ignored: bool = False
     collected: Sequence[Sequence[float]] = ()
@@ -63,6 +66,7 @@ def evaluate(facts: Facts) -> Report:
             for name in ("eval/no advice", "eval/base model"):
                 _retry(store, name, subject, [0.0], first=False)
             _retry(store, "eval/trained", subject, [float(number < facts.solved)], facts, first=False)
+            _retry(store, "eval/teacher", subject, [float(number < facts.taught)], first=False)
         results = arm_results(store, TASKS, arms, experiment.loop.trials)
         path = write_report(ReportInput(experiment, TASKS, Rates(results), (), store))
     return read_report(path.parent)
@@ -115,6 +119,11 @@ SHOW = "see retroformer show runs/riddles --arm "
             Facts(collected=(MIXED, *[ALIKE] * 10)),
             "Most likely ratings do not tell good advice from bad: on 10 of 11 failures that advice helped, all "
             f"candidates helped alike: {SHOW}collect.",
+        ),
+        (
+            Facts(collected=[MIXED] * 20, taught=6),
+            "Most likely it does not write as its teacher does yet (50% against 0% of tasks), and more collect.tasks "
+            f"or train.sft.epochs, or `train dpo` on these ratings, may help: {SHOW}eval/trained.",
         ),
         (
             Facts(collected=[MIXED] * 20),
