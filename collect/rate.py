@@ -11,6 +11,7 @@ from retroformer.config.parts import check_prompts, parts, require_addresses
 from retroformer.config.sections.base import RetryPlan
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.method.pairs import count_ratings
+from retroformer.method.rating import FEW_POSITIVES, ratings
 from retroformer.method.records import Outcome, Task
 from retroformer.run.arm_names import collect_arm
 from retroformer.run.attempts import Experience
@@ -49,6 +50,13 @@ async def rate_reflections(config: Config) -> str:
             raise InfrastructureFailure(
                 f"{held}\n{len(unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
                 f"again to go on. The last cause: {store.last_cause(arm)}"
+            )
+        helped = sum(rated.rating > 0 for rated in ratings(store, arm))
+        if helped < FEW_POSITIVES:
+            logger.warning(
+                "Only %d pieces of advice helped, and SFT needs some %d to imitate: let a stronger model write "
+                "(reflector.teacher, in another run), or collect more tasks.",
+                *(helped, FEW_POSITIVES),
             )
         return held
 

@@ -274,7 +274,7 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(
     collect(config, tasks=3)
     collect(config, tasks=2, arm="collect 2")
     assert len(inputs.positive_reflections(load(config))) == 3
-    assert "Only 3 of 6 rated reflections helped, and SFT needs some 20 to imitate: collect more tasks" in caplog.text
+    assert "Only 3 of 6 rated reflections helped, and SFT needs some 20 to imitate: let a stronger model" in caplog.text
     assert len(inputs.positive_reflections(load(config, ["round=2"]))) == 5
     assert len(inputs.pairs(load(config, ["round=2"]))) == 5
     assert {pair.task_id[:9] for pair in inputs.pairs(load(config, ["round=2", "train.iterated=true"]))} == {

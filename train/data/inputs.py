@@ -277,8 +277,8 @@ def _how_to_get_more(sources: Sequence[_Source]) -> str:
     has_lessons = any(extras(source.experiment.environment).lessons for source in sources)
     warm = ", or warm the reflector up first (`retroformer collect warm`, `retroformer train warm`)"
     return (
-        "collect more tasks (collect.tasks), or use another run=NAME with more collect.candidates or a stronger "
-        f"model that writes the advice (reflector.teacher){warm if has_lessons else ''}"
+        "let a stronger model write the advice (reflector.teacher) or use more collect.candidates, in another "
+        f"run=NAME, or collect more tasks (collect.tasks){warm if has_lessons else ''}"
     )
 
 

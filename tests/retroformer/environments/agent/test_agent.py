@@ -356,7 +356,7 @@ def test_what_is_missing_for_training_names_what_an_agents_run_can_do(tmp_path: 
     collect(tmp_path, {"python": "failing:agent"}, reflector.url)
     with pytest.raises(MissingInput) as error:
         positive_reflections(open_config(tmp_path / "vaults.yaml").experiment)
-    assert "collect more tasks (collect.tasks), or use another run=NAME with more collect.candidates" in str(
+    assert "(reflector.teacher) or use more collect.candidates, in another run=NAME, or collect more tasks" in str(
         error.value
     )
     assert "collect warm" not in str(error.value), "an agent of one's own has no advice written by rule"
