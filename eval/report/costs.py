@@ -177,7 +177,7 @@ def _cost(experiment: Experiment, model: str) -> _Cost | None:
     run = experiment.folder if experiment.folder in folder.parents else folder.parent
     if not (stages := list(_source_stages(folder, run))):
         return None
-    also = (WRITTEN, LIVE) if any(map(_is_live, stages)) else (WRITTEN,)
+    also = (WRITTEN, LIVE) if any(stage.reward_source == "live" for stage in stages) else (WRITTEN,)
     rounds = [stage.metrics.rounds for stage in stages]
     read = {collect_arm(number) for own in rounds for number in own or ()}
     counts = is_rated if None in rounds else read.__contains__
@@ -210,15 +210,11 @@ def _source_stages(folder: Path, run: Path) -> Iterator[TrainedAdapter]:
             waiting += [by_sha256[sha256] for sha256 in used if sha256 in by_sha256]
 
 
-def _is_live(stage: TrainedAdapter) -> bool:
-    return stage.stage == "grpo" and stage.metrics.inputs.get("optimizer", {}).get("reward") == "live"
-
-
 def _live_ratings(stage: TrainedAdapter) -> int:
     """Return the number of retries that rated responses in training: one for each distinct text of a group."""
     steps = stage.metrics.inputs.get("optimizer", {})
     groups = (steps["batch_size"] // steps["group"] * update["different_in_group"] for update in stage.metrics.history)
-    return round(sum(groups)) if _is_live(stage) else 0
+    return round(sum(groups)) if stage.reward_source == "live" else 0
 
 
 def _used(experiment: Experiment, run: str, counts: Callable[[str], bool], also: Collection[str]) -> tuple[int, Usage]:

@@ -108,15 +108,15 @@ class TrainedAdapter(NamedTuple):
     def title(self) -> str:
         """Name of the stage, followed by `live` or `stored` if its rewards were the actor's own returns."""
         name = _STAGES[self.stage]
-        return f"{name} {self._reward_source}" if self._reward_source in ("live", "stored") else name
+        return f"{name} {self.reward_source}" if self.reward_source in ("live", "stored") else name
 
     @property
     def uses_reward_model(self) -> bool:
         """True if a reward model gave the rewards: always for PPO, for GRPO unless its rewards were ratings."""
-        return self.stage == "ppo" or self._reward_source == "model"
+        return self.stage == "ppo" or self.reward_source == "model"
 
     @property
-    def _reward_source(self) -> str | None:
+    def reward_source(self) -> str | None:
         """Source of GRPO's rewards in its config: `model`, `live` or `stored`."""
         return self.metrics.inputs.get("optimizer", {}).get("reward") if self.stage == "grpo" else None
 

@@ -38,8 +38,8 @@ class ProgressLine:
     def write(self) -> None:
         """Write a line of a log."""
         self._written = self._clock()
-        minutes, seconds = divmod(int(self._written - self._began), 60)
-        text = f"{self.title}  {self.done}/{self.total}  {minutes}:{seconds:02}{self._left()}  {self.words}".rstrip()
+        taken = _clock_time(self._written - self._began)
+        text = f"{self.title}  {self.done}/{self.total}  {taken}{self._left()}  {self.words}".rstrip()
         # Written without Rich, which would break a long line at 80 columns.
         self._console.file.write(f"{text}\n")
         self._console.file.flush()
@@ -49,8 +49,13 @@ class ProgressLine:
         taken = self.done - self._done_at_first
         if not 0 < taken < self.total - self._done_at_first:
             return ""
-        minutes, seconds = divmod(int((self._written - self._began) / taken * (self.total - self.done)), 60)
-        return f", {minutes}:{seconds:02} left"
+        return f", {_clock_time((self._written - self._began) / taken * (self.total - self.done))} left"
+
+
+def _clock_time(seconds: float) -> str:
+    """Return a duration in minutes and seconds, such as `12:05`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"
 
 
 class Tally:
