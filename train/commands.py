@@ -78,7 +78,7 @@ def reward(experiment: Experiment) -> str:
     pairs = inputs.pairs(experiment)
     start = experiment.train.reward.start
     adapters = {} if start == "base" else {"start": _newest(experiment, start)}
-    stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters)
+    stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters, recent=True)
     return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), adapters))
 
 
@@ -88,7 +88,7 @@ def ppo(experiment: Experiment) -> str:
 
     prompts = inputs.prompts(experiment)
     adapters = {"sft": _policy(experiment, "ppo"), "reward": _newest(experiment, "reward")}
-    stage = _on_ratings("ppo", experiment, map(_turns, prompts), adapters)
+    stage = _on_ratings("ppo", experiment, map(_turns, prompts), adapters, recent=True)
     return run(stage, lambda: train_by_ppo(stage, prompts, adapters))
 
 
@@ -98,7 +98,7 @@ def dpo(experiment: Experiment) -> str:
 
     pairs = inputs.pairs(experiment)
     adapters = {"start": _policy(experiment, "dpo")}
-    stage = _on_ratings("dpo", experiment, (pair.model_dump() for pair in pairs), adapters)
+    stage = _on_ratings("dpo", experiment, (pair.model_dump() for pair in pairs), adapters, recent=True)
     return run(stage, lambda: train_by_dpo(stage, pairs, adapters))
 
 
@@ -124,7 +124,7 @@ def grpo(config: Config) -> str:
         return run(stage, lambda: train_on_stored_groups(stage, groups, adapters))
     prompts = inputs.prompts(experiment)
     adapters = {"sft": _policy(experiment, "grpo"), "reward": _newest(experiment, "reward")}
-    stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters)
+    stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters, recent=True)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
 
 
@@ -153,9 +153,12 @@ def _policy(experiment: Experiment, stage: str) -> Adapter:
     return _newest(experiment, "sft")
 
 
-def _on_ratings(name: str, experiment: Experiment, data: Iterable[Any], adapters: Mapping[str, Adapter]) -> Stage:
-    """Describe a stage whose data come from the rated reflections of the rounds so far."""
-    return make_stage(name, experiment, data, adapters, inputs.rated_tasks(experiment))
+def _on_ratings(
+    name: str, experiment: Experiment, data: Iterable[Any], adapters: Mapping[str, Adapter], *, recent: bool = False
+) -> Stage:
+    """Describe a stage whose data come from the rated reflections of the rounds so far, or from `recent` ones."""
+    rounds = inputs.rounds_read(experiment, recent=recent)
+    return make_stage(name, experiment, data, adapters, inputs.rated_tasks(experiment, rounds))._replace(rounds=rounds)
 
 
 def run(stage: Stage, train: Callable[[], None]) -> str:

@@ -15,7 +15,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +60,8 @@ class Stage(NamedTuple):
     """Everything that determines the result, in JSON's types."""
     tasks: tuple[TrainingTasks, ...] | None = None
     """Tasks that it and the adapters it starts from are trained on, by environment; None if they are not known."""
+    rounds: Sequence[int] = ()
+    """Rounds of collection whose ratings or failures it reads."""
 
     @property
     def steps(self) -> Steps:
@@ -70,14 +72,6 @@ class Stage(NamedTuple):
     def folder(self) -> Path:
         """Folder of the finished adapter."""
         return self.experiment.stage_folder(self.name)
-
-    @property
-    def rounds(self) -> list[int]:
-        """Rounds of collection whose ratings or failures it reads, from the first or the latest alone."""
-        latest, train = self.experiment.round, self.experiment.train
-        if self.name in ("warm", "actor", "sac"):
-            return []
-        return [latest] if train.iterated and self.name in ("reward", "dpo", "ppo") else list(range(1, latest + 1))
 
     @property
     def fingerprint(self) -> str:
@@ -231,7 +225,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
             "stage": stage.name,
             "fingerprint": stage.fingerprint,
             "inputs": stage.inputs,
-            "rounds": stage.rounds,
+            "rounds": list(stage.rounds),
             **({} if stage.tasks is None else {"training_domains": [tasks.model_dump() for tasks in stage.tasks]}),
             **metrics,
             "adapter_sha256": folder_sha256(unfinished),

@@ -59,10 +59,12 @@ def collect_arm(number: int) -> str:
     return COLLECT if number == 1 else f"{COLLECT} {number}"
 
 
-def is_rated(arm: str, rounds: int | None = None) -> bool:
-    """Return True if the rated reflections of this arm are training data (of the first `rounds` rounds)."""
+def is_rated(arm: str, rounds: range | None = None) -> bool:
+    """Return True if the rated reflections of this arm are training data (of these rounds; imported logs are of 1)."""
     kind, _, number = arm.partition(" ")
-    return kind == RECORDED or (kind == COLLECT and (rounds is None or int(number or 1) <= rounds))
+    if kind == COLLECT:
+        return rounds is None or int(number or 1) in rounds
+    return kind == RECORDED and (rounds is None or 1 in rounds)
 
 
 def is_for_training(arm: str) -> bool:

@@ -301,6 +301,10 @@ def test_iterated_training_goes_on_from_its_own_adapter_and_reads_its_own_round(
     assert started == [metrics(workplace, name)["adapter_sha256"] for name in ("sft", "dpo-2")]
     facts = metrics(workplace, "dpo-3")
     assert facts["pairs"] + facts["held_out_pairs"] == len(inputs.pairs(load(config, ["round=3", own]))) == 4
+    main(["dpo", str(config), "round=3", own, "train.variants.dpo=only"])
+    only = metrics(workplace, "dpo-only-3")
+    tasks = [task for domain in only["training_domains"] for task in domain["tasks"]]
+    assert (only["rounds"], len(tasks)) == ([3], 2 + 4), "the tasks of the second round do not count"
     main(["dpo", str(config), "round=3"])
     assert metrics(workplace, "dpo-3")["inputs"]["adapters"]["start"] == started[0]
 

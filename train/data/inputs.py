@@ -7,7 +7,6 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager
-from itertools import chain
 from typing import NamedTuple
 
 from retroformer.config.conditions import STORED, check_training_facts, rerating
@@ -111,16 +110,24 @@ def _view(experiment: Experiment) -> View:
     return lambda failure, lessons: render(failure, memory_of(lessons, capacity))
 
 
-def pairs(experiment: Experiment) -> list[PreferencePair]:
-    """Read pairs of reflections on one trajectory with different ratings: of this round if train.iterated, else of all.
+def rounds_read(experiment: Experiment, *, recent: bool = False) -> range:
+    """Return the rounds that a stage reads: all so far or, with train.iterated, for a stage on `recent` advice its own.
 
-    Raises MissingInput if there is none.
+    Recent advice is that of the policy: on other advice a reward model's scores are worth less.
+    """
+    return range(experiment.round if recent and experiment.train.iterated else 1, experiment.round + 1)
+
+
+def pairs(experiment: Experiment) -> list[PreferencePair]:
+    """Read pairs of recent reflections on one trajectory with different ratings. Raises MissingInput if there is none.
+
+    See `rounds_read` for what is recent.
     """
     with _open(experiment, "collect") as sources:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
         pairs = [
             pair
-            for arm in _rated_arms(sources, latest=experiment.train.iterated)
+            for arm in _rated_arms(sources, recent=True)
             for pair in preference_pairs(arm.store, arm.arm, arm.anew)
             if pair.task_id not in arm.left_out
         ]
@@ -163,13 +170,9 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
-    """Read each distinct prompt of the rated reflections once. Raises MissingInput if there is none.
-
-    They are of the rounds whose pairs the reward model reads: on other failures its scores are worth less.
-    """
+    """Read each distinct prompt of the recent rated reflections once. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        recent = _rated(sources, latest=experiment.train.iterated)
-        prompts = list(dict.fromkeys(rating.prompt for rating in recent))
+        prompts = list(dict.fromkeys(rating.prompt for rating in _rated(sources, recent=True)))
         _refuse_unrated(sources, prompts)
         return prompts
 
@@ -196,23 +199,24 @@ def written_tasks(experiment: Experiment) -> list[TrainingTasks]:
         return [training_tasks(domain, store.tasks(WRITTEN).values()) for store, domain in sources]
 
 
-def rated_tasks(experiment: Experiment) -> list[TrainingTasks]:
-    """Read all tasks that were played in the rounds so far, by domain. Raises MissingInput if there is no store.
+def rated_tasks(experiment: Experiment, rounds: range) -> list[TrainingTasks]:
+    """Read all tasks that were played in these rounds, by domain. Raises MissingInput if there is no store.
 
     Solved ones count, too: hindsight reads their attempts.
     """
     with _open(experiment, "collect") as sources:
         return [
-            training_tasks(domain, chain.from_iterable(store.tasks(arm).values() for arm in _arms(store, domain)))
+            training_tasks(domain, (task for arm in _arms(store, rounds) for task in store.tasks(arm).values()))
             for store, domain in sources
         ]
 
 
 def both_ratings(experiment: Experiment) -> str:
     """Return the numbers of ratings by the return that the config names, and by the stored return, in lines."""
+    rounds = rounds_read(experiment)
     with _open(experiment, "collect") as sources:
         return "\n".join(
-            f"{of}reflections by {name}: {count_ratings(source.store, _arms(*source), anew)}"
+            f"{of}reflections by {name}: {count_ratings(source.store, _arms(source.store, rounds), anew)}"
             for source in sources
             for of in (f"{source.experiment.run}: " if len(sources) > 1 else "",)
             for name, anew in ((experiment.train.rated_by, rerating(source.experiment)), (STORED, None))
@@ -226,35 +230,31 @@ class _Source(NamedTuple):
     experiment: Experiment
 
 
-def _arms(store: Store, experiment: Experiment) -> list[str]:
-    """Return the arms with rated reflections of the rounds so far."""
-    return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
+def _arms(store: Store, rounds: range) -> list[str]:
+    """Return the arms with rated reflections of these rounds."""
+    return [arm for arm in store.arms() if is_rated(arm, rounds)]
 
 
-def _rated_arms(sources: Sequence[_Source], *, latest: bool = False) -> list[RatedArm]:
+def _rated_arms(sources: Sequence[_Source], *, recent: bool = False) -> list[RatedArm]:
     """Return the arms to train on, of all domains: one replay buffer (Retroformer, Algorithm 1).
 
-    With `latest` they are those of the config's round alone.
-
     Raises:
-        ConfigError: an arm, admitted or not, was collected under other conditions than the config's.
+        ConfigError: an arm was collected under other conditions than the config's.
     """
     rated = list[RatedArm]()
     for store, experiment in sources:
-        arms, anew = _arms(store, experiment), rerating(experiment)
+        arms, anew = _arms(store, rounds_read(experiment, recent=recent)), rerating(experiment)
         check_training_facts(store, experiment, arms)
-        if latest:
-            arms = [arm for arm in arms if arm == collect_arm(experiment.round)]
         for arm in arms:
             rated.append(RatedArm(store, arm, anew, store.marks.tasks(arm, experiment.train.leave_out)))
     return rated
 
 
-def _rated(sources: Sequence[_Source], *, latest: bool = False) -> Iterator[Rating]:
-    """Yield the ratings of all domains, of all rounds or of the `latest` alone, with their reflections."""
+def _rated(sources: Sequence[_Source], *, recent: bool = False) -> Iterator[Rating]:
+    """Yield the ratings of all domains with their reflections."""
     return (
         rating
-        for arm in _rated_arms(sources, latest=latest)
+        for arm in _rated_arms(sources, recent=recent)
         for rating in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
         if rating.task_id not in arm.left_out
     )

@@ -73,7 +73,8 @@ def test_the_rows_of_all_domains_are_pooled(tiny_base: Path, workplace: Path) ->
         pairs = inputs.pairs(experiment)
         assert [(pair.chosen, pair.rejected) for pair in pairs] == [(GOOD, BAD)] * (3 + 2)
         assert [pair.prompt[0].content.split()[0] for pair in pairs] == ["alfworld"] * 3 + ["hotpotqa"] * 2
-        assert [(one.environment, one.seed, len(one.tasks)) for one in inputs.rated_tasks(experiment)] == [
+        rated = inputs.rated_tasks(experiment, inputs.rounds_read(experiment))
+        assert [(one.environment, one.seed, len(one.tasks)) for one in rated] == [
             (*HOUSEHOLD, 3),
             (*QUESTIONS, 2),
         ]
@@ -82,7 +83,7 @@ def test_the_rows_of_all_domains_are_pooled(tiny_base: Path, workplace: Path) ->
         store.declare("collect", conditions(experiment))
         solved = Task(id="solved at once", environment="alfworld", split="train")
         add_trajectory(store, Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
-    assert "solved at once" in inputs.rated_tasks(experiment)[0].tasks
+    assert "solved at once" in inputs.rated_tasks(experiment, inputs.rounds_read(experiment))[0].tasks
 
 
 def test_a_domain_without_facts_adds_none_and_all_without_facts_are_an_error(tiny_base: Path, workplace: Path) -> None:
