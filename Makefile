@@ -14,6 +14,7 @@ FRESH := $(addprefix evidence-,9 10 11 12 13)
 EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
 ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
+LADDER := $(addprefix ladder-,1 2 3 4 5)
 
 NEEDS_GAMES = @test -n "$(ALFWORLD_DATA)" || { \
 	echo "Name the folder of the ALFWorld games: run alfworld-download, then make $(firstword $(MAKECMDGOALS)) ALFWORLD_DATA=FOLDER."; exit 1; }
@@ -23,7 +24,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-integrations \
+.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) ladder $(LADDER) test test-integrations \
 	test-browser test-docs test-slow test-all test-newest faults gpu gpu-wheels check site clean
 
 install: $(VENV)/.planner
@@ -147,6 +148,43 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m train dpo $(ALTERNATIVE)
 	$(RUN) -m train grpo $(ALTERNATIVE) train.weak_reward_model=allow
 	$(RUN) -m train grpo $(ALTERNATIVE) train.grpo.reward=live train.variants.grpo=live
+
+# Rounds 1 and 2 are common; 3 and 4 collect for SFT, 5 and 6 for DPO, 7 and 8 for PPO, each with the newest policy.
+# SFT's are larger, so that it has read as many ratings by round 3 as DPO and PPO, and by round 4 as live returns.
+ladder: $(LADDER)  ## what do ratings teach? SFT, DPO, PPO and live returns by the ratings they use, five seeds
+	$(RUN) -m eval configs/ladder.yaml
+	$(RUN) -m benchmarks.reward_order configs/ladder.yaml 1,2,3,4,5 reward-2 sft round=9
+
+$(LADDER): RUNG = configs/ladder.yaml run=$@ seed=$* 'serve.adapters={}'
+$(LADDER): SFT = $(RUNG) train.variants.sft=more
+$(LADDER): ladder-%: $(VENV)/.installed
+	$(RUN) -m collect warm $(RUNG)
+	$(RUN) -m train warm $(RUNG)
+	$(RUN) -m collect $(RUNG) collect.tasks=64 collect.candidates=12
+	$(RUN) -m train sft $(RUNG)
+	$(RUN) -m collect $(RUNG) round=2 reflector.endpoint.model=sft
+	$(RUN) -m train sft $(SFT) round=2
+	$(RUN) -m collect $(SFT) round=3 reflector.endpoint.model=sft-more-2 collect.tasks=512
+	$(RUN) -m train sft $(SFT) round=3
+	$(RUN) -m collect $(SFT) round=4 reflector.endpoint.model=sft-more-3 collect.tasks=768
+	$(RUN) -m train sft $(SFT) round=4
+	$(RUN) -m train dpo $(RUNG) round=2
+	$(RUN) -m collect $(RUNG) round=5 reflector.endpoint.model=dpo-2
+	$(RUN) -m train dpo $(RUNG) round=5
+	$(RUN) -m collect $(RUNG) round=6 reflector.endpoint.model=dpo-5
+	$(RUN) -m train dpo $(RUNG) round=6
+	$(RUN) -m train reward $(RUNG) round=2
+	$(RUN) -m train ppo $(RUNG) round=2
+	$(RUN) -m collect $(RUNG) round=7 reflector.endpoint.model=ppo-2
+	$(RUN) -m train reward $(RUNG) round=7
+	$(RUN) -m train ppo $(RUNG) round=7
+	$(RUN) -m collect $(RUNG) round=8 reflector.endpoint.model=ppo-7
+	$(RUN) -m train reward $(RUNG) round=8
+	$(RUN) -m train ppo $(RUNG) round=8
+	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at10 train.grpo.updates=10
+	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at40 train.grpo.updates=40
+	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at160
+	$(RUN) -m collect $(RUNG) round=9 reflector.endpoint.model=sft
 
 PYTEST := $(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 ELSEWHERE := gpu or network or slow
