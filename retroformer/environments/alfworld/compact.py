@@ -14,6 +14,7 @@ both grammars: `put X in/on Y` is written as `move X to Y`.
 import random
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from retroformer.method.records import Task
@@ -137,10 +138,7 @@ def _things(text: str) -> tuple[str, ...]:
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    # Successive numbers differ from their positions by the same amount.
+    grouped = groupby(numbers, key=lambda number: number - numbers.index(number))
+    runs = [list(run) for _, run in grouped]
     return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

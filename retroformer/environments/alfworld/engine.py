@@ -8,7 +8,6 @@ There are two grammars of actions. `move`: `move mug 1 to desk 1`, alfworld >= 0
 a location, and it has no command `help`.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -111,7 +110,6 @@ def names(entities: Iterable[str]) -> dict[str, str]:
     return named
 
 
-_MOVE = re.compile(r"move (?P<object>.+) to (?P<receptacle>.+)")
 _PAPER_TEXTS = (
     ("You arrive at {r.name}.", "You arrive at {lend.name}."),
     ("move {o} to {r}", "put {o} in/on {r}"),
@@ -127,5 +125,5 @@ def in_grammar(game: Game, grammar: compact.Grammar) -> Game:
     texts, _, _ = game.grammar.partition(_HELP)
     for new, old in _PAPER_TEXTS:
         texts = texts.replace(new, old)
-    walkthrough = tuple(_MOVE.sub(r"put \g<object> in/on \g<receptacle>", action) for action in game.walkthrough)
+    walkthrough = tuple(compact.in_grammar(action, grammar) for action in game.walkthrough)
     return game._replace(grammar=texts, walkthrough=walkthrough)

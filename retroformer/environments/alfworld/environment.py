@@ -29,7 +29,8 @@ class Alfworld(EnvironmentSection):
     data: Path | None = None
     """Folder as in ALFWORLD_DATA, or of SPLIT.tar.zst packs; default: $ALFWORLD_DATA, else `alfworld-download`'s."""
     split: str = "train"
-    """Split: train, valid_seen or valid_unseen; for generated games train or held_out."""
+    """Split: train, valid_seen or valid_unseen; train_rooms, dev_rooms or test_rooms for the train games by room; for
+    generated games train or held_out."""
     source: Literal["released", "generated"] = "released"
     """Source of the games: the official release, or our own unlimited seeded generator."""
     grammar: Literal["put", "move"] = "move"

@@ -97,9 +97,7 @@ class Planner:
         # Unloading one of several copies crashes the process, at exit at the latest, so the next planner reuses it.
         weakref.finalize(self, _idle.append, self._library).atexit = False
 
-    def translate(self, domain: str, problem: str) -> Translation:
-        """Return the translation of a problem. Raises EnvironmentFailure."""
-        return translate(domain, problem)
+    translate = staticmethod(translate)
 
     def load(self, translation: Translation) -> None:
         """Go to the initial state of a problem."""

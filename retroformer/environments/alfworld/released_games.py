@@ -3,7 +3,8 @@
 A folder holds `json_2.1.1/SPLIT/TASK/TRIAL/game.tw-pddl` as `alfworld-download` leaves it; a pack is that tree for one
 split as `SPLIT.tar.zst`. A task's id is `TASK/TRIAL`. The official code shuffles a list in file system order, which
 differs between machines; here ids are sorted. As in the official environment, there are no movable receptacles and no
-sliced objects.
+sliced objects. TASK ends with the number of its room, by which the train games are split into rooms for training,
+development and test.
 """
 
 import difflib
@@ -39,6 +40,9 @@ TYPES = {
 }
 """Short name of each of the six task types -> first word of its ids."""
 SPLITS = ("train", "valid_seen", "valid_train", "valid_unseen")
+ROOMS = {"train_rooms": range(1, 16), "dev_rooms": range(16, 21), "test_rooms": range(21, 31)}
+"""Splits of the train games by room -> last two digits of the rooms' numbers: kitchens are 1 to 30, living rooms 201 to
+230, bedrooms 301 to 330, and bathrooms 401 to 430. In AI2-THOR, too, models are not trained in rooms 21 to 30."""
 
 _DOWNLOAD_FOLDER = "~/.cache/alfworld"
 """Default folder of `alfworld-download`."""
@@ -65,10 +69,14 @@ class ReleasedGames:
         self._splits: dict[str, GameFolder | GamePack] = {}
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the games of the split and the configured types, sorted by id. Raises MissingInput, UnknownTask."""
+        """Return the games of the split and the configured types, sorted by id, or if split by room by their trials, so
+        that the first ones are of all types and rooms. Raises MissingInput, UnknownTask.
+        """
         split, types = self._section.split, self._section.task_types
         prefixes = tuple(f"{TYPES[type_]}-" for type_ in types or TYPES)
-        ids = sorted(task_id for task_id in self._games(split).ids if task_id.startswith(prefixes))
+        ids = sorted(task_id for task_id in self._ids(split) if task_id.startswith(prefixes))
+        if split in ROOMS:
+            ids.sort(key=lambda task_id: task_id.rpartition("/")[2])
         ids = [task_id for task_id in ids if "movable" not in task_id and "Sliced" not in task_id]
         if not ids:
             chosen = f" of type {' or '.join(types)}" if types else ""
@@ -91,9 +99,9 @@ class ReleasedGames:
 
         Raises MissingInput, UnknownTask, EnvironmentFailure.
         """
-        games = self._games(task.split)
-        if task.id not in games.ids:  # So an id does not lead out of the folder.
-            close = _suggestion(task.id, games.ids)
+        games, ids = self._games(task.split), self._ids(task.split)
+        if task.id not in ids:  # So an id does not lead out of the folder.
+            close = _suggestion(task.id, ids)
             raise UnknownTask(f"No ALFWorld game {task.id!r} in split {task.split!r}. {close}")
         try:
             fields = parse_json(games.read(task.id).decode("utf-8"), "The game file")
@@ -109,9 +117,13 @@ class ReleasedGames:
             raise EnvironmentFailure(f"The game {task.id!r} is marked unsolvable: leave it out of the data folder.")
         return in_grammar(game, self._section.grammar)
 
+    def _ids(self, split: str) -> Sequence[str]:
+        ids = self._games(split).ids
+        return [task_id for task_id in ids if room_of(task_id) % 100 in ROOMS[split]] if split in ROOMS else ids
+
     def _games(self, split: str) -> "GameFolder | GamePack":
         if split not in self._splits:
-            self._splits[split] = _find(self._data(), split)
+            self._splits[split] = _find(self._data(), "train" if split in ROOMS else split)
         return self._splits[split]
 
     def _data(self) -> Path:
@@ -119,6 +131,11 @@ class ReleasedGames:
         if not folder.is_dir():
             raise MissingInput(f"The folder of ALFWorld games {str(folder)!r} is not there: {_DOWNLOAD_HINT}")
         return folder
+
+
+def room_of(task_id: str) -> int:
+    """Return the number of a game's room: 308 for `pick_and_place_simple-Mug-None-Desk-308/trial_...`."""
+    return int(task_id.partition("/")[0].rpartition("-")[2])
 
 
 class GameFolder:

@@ -14,7 +14,7 @@ from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.engine import GameEngine
 from retroformer.environments.alfworld.environment import Alfworld, check_grammar
 from retroformer.environments.alfworld.planner import Planner
-from retroformer.environments.alfworld.released_games import ReleasedGames
+from retroformer.environments.alfworld.released_games import ROOMS, ReleasedGames, room_of
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.method.records import Task
 from tests.support.alfworld import game_task
@@ -61,6 +61,23 @@ def test_each_split_has_the_official_games(split: str, total: int, by_type: dict
     assert len(games(split).tasks()) == total
     for type_, count in by_type.items():
         assert len(games(split, task_types=(type_,)).tasks()) == count
+
+
+@needs_data("alfworld/train.tar.zst")
+def test_no_room_of_the_train_games_is_in_two_splits() -> None:
+    tasks = {split: games(split).tasks() for split in ROOMS}
+    rooms = {split: {room_of(task.id) for task in tasks[split]} for split in ROOMS}
+    assert [len(rooms[split]) for split in ROOMS] == [54, 19, 35]
+    assert len(set[int]().union(*rooms.values())) == 54 + 19 + 35
+    ids = {task.id for split in ROOMS for task in tasks[split]}
+    assert ids == {task.id for task in games("train").tasks()}
+    first = tasks["test_rooms"][:300]
+    assert len({room_of(task.id) for task in first}) >= 30
+    assert len({task.id.partition("-")[0] for task in first}) == 6
+    game = games("test_rooms").game(first[0])
+    assert game == games("train").game(game_task(first[0].id, "train"))
+    with pytest.raises(UnknownTask, match="in split 'train_rooms'"):
+        games("train_rooms").game(game_task(first[0].id, "train_rooms"))
 
 
 @needs_games
