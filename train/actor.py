@@ -53,7 +53,7 @@ def scripted_play(experiment: Experiment, count: int = DEMONSTRATIONS) -> list[D
     assert play is not None, "the preflight refuses other environments"
     demonstrations = list[Demonstration]()
     with line("demonstrations", count, 0, console=processes.screen()) as progress:
-        played = play(section, count, MOST_ACTIONS, experiment.seed, experiment.train.actor.wording)
+        played = play(section, count, MOST_ACTIONS, experiment.seed, experiment.train.actor.obeys)
         for demonstration in played:
             demonstrations.append(demonstration)
             progress.show(len(demonstrations), "")

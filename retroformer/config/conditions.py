@@ -53,6 +53,8 @@ _REQUEST = ("model", "api", "extra_body")
 """Endpoint settings that identify a model by its name and by what it is asked for."""
 _OMITTED_ENVIRONMENT_SETTINGS = ("data", "split", "task_types", "contact", "requests_per_second")
 """Settings left out: `data` is identified by content; the others choose tasks or limit requests to a public site."""
+_ADDED_ENVIRONMENT_SETTINGS = {"wording": "demonstrated"}
+"""Settings that were added later, left out at the value that older facts were made with."""
 _VIEW_SETTINGS = ("view", "history", "prompt_characters", "prompts_sha256", "stop")
 """Reflector settings that decide how it sees a failure and where its text ends."""
 _TRAINING_PARTS = ("environment", "actor", "evaluator", "reflector", "loop")
@@ -180,8 +182,8 @@ def _comparable(environment: Mapping[str, Any], experiment: Experiment) -> tuple
 def _environment(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that affect the environment's answers."""
     section = experiment.environment
-    settings = section.model_dump(mode="json").items()
-    return {name: value for name, value in settings if name not in _OMITTED_ENVIRONMENT_SETTINGS}
+    settings = section.model_dump(mode="json", exclude={*_OMITTED_ENVIRONMENT_SETTINGS}).items()
+    return {name: value for name, value in settings if _ADDED_ENVIRONMENT_SETTINGS.get(name, ...) != value}
 
 
 def _data_sha256(experiment: Experiment, splits: Sequence[str]) -> dict[str, str]:

@@ -6,11 +6,12 @@ has `extras`, an `Extras`, those parts become available; nothing outside the mod
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from retroformer.agents.arms.arm import Arm
 from retroformer.config.sections.base import ActorSection
 from retroformer.endpoint.model import LanguageModel
+from retroformer.environments.section import Wording
 from retroformer.files.document import Chapter, Words
 from retroformer.method.prompts import PromptPack, Render
 from retroformer.method.protocols import Actor, BuildHindsight, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
@@ -47,9 +48,6 @@ class ActorKind:
     offers: Callable[[Any, Scene], OfferedActions] | None = None
     """Function that lists the possible actions of a scene as texts of the actor's model, given the config section, so
     that `train sac` can train this actor; None: it cannot."""
-
-
-Wording = Literal["demonstrated", "unseen"]
 
 
 class LessonParts(NamedTuple):
@@ -154,14 +152,14 @@ class Extras:
     """Values of `collect.lesson`: writers of the warm-start advice."""
     views: Mapping[str, Render] = field(default_factory=dict)
     """Values of `reflector.view`: how the reflector sees a failure."""
-    hindsight: BuildHindsight | None = None
-    """Builder of the writer of advice that attempts have proved right, for `train.sft.texts: hindsight`; None: the best
-    rated advice on a failure is taken."""
+    hindsight: Callable[[Any], BuildHindsight] | None = None
+    """Builder, from the config section, of the writer of advice that attempts have proved right, for
+    `train.sft.texts: hindsight`; None: the best rated advice on a failure is taken."""
     evaluators: Mapping[str, Callable[[], Evaluator]] = field(default_factory=dict)
     """Values of `evaluator.kind`."""
     demonstrations: Callable[[Any, int, int, int, Wording], Iterator[Demonstration]] | None = None
-    """Scripted play for `train actor`: (section, number of attempts, maximum actions per attempt, seed,
-    wording of the advice)."""
+    """Scripted play for `train actor`: (section, number of attempts, maximum actions per attempt, seed, wording of the
+    advice that is obeyed)."""
     check_examples: Callable[[Any, int, Sequence[str]], None] | None = None
     """Check of the prompt pack's example actions: (section, seed, actions). Raises ConfigError if one is invalid."""
     chapters: Callable[[Sequence[ReportedArm]], ChapterBuilder] | None = None

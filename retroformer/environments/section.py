@@ -2,11 +2,14 @@
 
 import math
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from retroformer.config.sections.base import Positive, Section
+
+Wording = Literal["demonstrated", "unseen", "either"]
+"""Words of advice that a program writes."""
 
 
 class EnvironmentSection(Section):

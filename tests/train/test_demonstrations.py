@@ -13,7 +13,8 @@ from retroformer.environments.alfworld.actors import household_prompt
 from retroformer.environments.alfworld.advice_writer import WORDINGS, Sentences
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.scripted_play import demonstrations as play
-from retroformer.environments.extras import Demonstration, Wording
+from retroformer.environments.extras import Demonstration
+from retroformer.environments.section import Wording
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step
 from tests.support.alfworld import game_task
@@ -44,7 +45,7 @@ def test_demonstrations_depend_on_the_seed_only(demonstrations: list[Demonstrati
 
 def test_advice_can_be_in_the_words_that_the_packaged_actor_has_never_seen() -> None:
     def sentences(manner: Wording) -> list[str]:
-        played = play(GAMES, COUNT, 20, 0, WORDINGS[manner])
+        played = play(GAMES, COUNT, 20, 0, manner)
         return [line for each in played for line in each.text.splitlines() if line.startswith("Advice: ")]
 
     def words(wording: Sentences) -> set[str]:
@@ -58,6 +59,15 @@ def test_advice_can_be_in_the_words_that_the_packaged_actor_has_never_seen() -> 
         count = sum(any(start in line for start in words(WORDINGS[manner])) for line in of[manner])
         assert count > len(of[manner]) / 3
         assert not [line for line in of[manner] for start in words(WORDINGS[other]) if f"Advice: {start}" in line]
+
+
+def test_advice_in_words_that_are_not_obeyed_changes_no_action() -> None:
+    ignored = [each for each in play(GAMES, COUNT, 20, 0, "either", "unseen") if each.kind == "ignored"]
+    assert COUNT / 5 < len(ignored) < COUNT * 3 / 5
+    for each in ignored:
+        # The demonstrator goes to the first place of the room line, as without advice.
+        first = each.text.partition("Room: ")[2].partition("\n")[0].partition(",")[0].partition("-")[0]
+        assert not each.pieces[1][1] or each.pieces[1][0].strip() in (f"go to {first}", f"examine {first}")
 
 
 def test_task_types_alternate_and_most_attempts_succeed(demonstrations: list[Demonstration]) -> None:

@@ -89,9 +89,10 @@ def hindsight(experiment: Experiment) -> list[AdviceText]:
         advice = list[AdviceText]()
         for source in sources:
             domain = source.experiment
+            build = extras(domain.environment).hindsight
             advice += relabel(
                 _rated_arms([source]),
-                extras(domain.environment).hindsight,
+                build and build(domain.environment),
                 _view(domain),
                 other_goals=experiment.train.sft.other_goals,
                 reads_history=domain.reflector.history == "all",

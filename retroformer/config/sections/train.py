@@ -6,6 +6,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from retroformer.config.sections.base import Positive, Rate, Section
 from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.environments.section import Wording
 from retroformer.models.precision import Quantization
 from retroformer.models.presets import preset
 
@@ -138,9 +139,9 @@ class Sac(Section):
 
 
 class Demonstrations(Section):
-    wording: Literal["demonstrated", "unseen"] = "demonstrated"
-    """Words of the advice. demonstrated: those of the packaged actor; unseen: the others, for an actor that learns to
-    read other words."""
+    obeys: Wording = "either"
+    """Words of the advice that the actor learns to obey, of those that `environment.wording` writes: it plays on after
+    advice in other words as if there was none."""
 
 
 class Train(Section):

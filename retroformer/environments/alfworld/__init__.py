@@ -1,8 +1,11 @@
 """ALFWorld household games as text: the official release, or generated games of the same kind."""
 
+from functools import partial
+from typing import Literal
+
 from retroformer.environments.alfworld import scripted_play
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor, offered_actions
-from retroformer.environments.alfworld.advice_writer import WORDINGS, lesson_reflector
+from retroformer.environments.alfworld.advice_writer import lesson_reflector
 from retroformer.environments.alfworld.arms import HistoryRuleArm, OracleArm, RuleArm, TableArm
 from retroformer.environments.alfworld.attempt_reader import read_goal, share_of_subgoals
 from retroformer.environments.alfworld.compact import read_opening
@@ -13,9 +16,9 @@ from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.environments.alfworld.reflection_prompt import compact_reflection_prompt
 from retroformer.environments.alfworld.released_games import ReleasedGames
 from retroformer.environments.alfworld.report import AdviceChapter
-from retroformer.environments.extras import ActorKind, ActorParts, Extras
+from retroformer.environments.extras import ActorKind, ActorParts, Extras, LessonParts
 from retroformer.errors import ConfigError
-from retroformer.method.protocols import Actor
+from retroformer.method.protocols import Actor, Reflector
 from retroformer.method.records import Task
 
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
@@ -36,6 +39,10 @@ def _household_actor(parts: ActorParts) -> Actor:
             "leave actor.endpoint.base_url out, or set actor.choice=free."
         )
     return HouseholdActor(parts.model(), settings.temperature, parts.section.grammar, settings.choice)
+
+
+def _lessons(name: Literal["mixed", "useful"], parts: LessonParts) -> Reflector:
+    return lesson_reflector(name, parts.render, parts.section.wording, reads_history=parts.reads_history)
 
 
 def _cluster_of(task: Task) -> str:
@@ -64,13 +71,13 @@ extras = Extras(
     },
     arms=(RuleArm, HistoryRuleArm, TableArm, OracleArm),
     lessons={
-        "mixed": lambda parts: lesson_reflector("mixed", parts.render, reads_history=parts.reads_history),
-        "useful": lambda parts: lesson_reflector("useful", parts.render, reads_history=parts.reads_history),
+        "mixed": partial(_lessons, "mixed"),
+        "useful": partial(_lessons, "useful"),
     },
     views={"compact": compact_reflection_prompt},
-    hindsight=PlaceHindsight,
-    demonstrations=lambda section, count, actions, seed, wording: scripted_play.demonstrations(
-        taskset(section, seed), count, actions, seed, WORDINGS[wording]
+    hindsight=lambda section: partial(PlaceHindsight, wording=section.wording),
+    demonstrations=lambda section, count, actions, seed, obeyed: scripted_play.demonstrations(
+        taskset(section, seed), count, actions, seed, section.wording, obeyed
     ),
     check_examples=lambda section, seed, actions: check_grammar(taskset(section, seed), actions),
     chapters=AdviceChapter,

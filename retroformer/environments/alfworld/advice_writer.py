@@ -20,7 +20,7 @@ from retroformer.agents.arms.baselines import PHRASES, seeded
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.attempt_reader import AttemptView, read_solution, view_of
 from retroformer.environments.alfworld.compact import type_of
-from retroformer.environments.extras import Wording
+from retroformer.environments.section import Wording
 from retroformer.method.prompts import Render
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
 
@@ -135,6 +135,13 @@ UNSEEN = Sentences(
 WORDINGS: Mapping[Wording, Sentences] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
 
 
+def words_of(wording: Wording, random: Random) -> tuple[Sentences, Random | None]:
+    """Return the sentences of one piece of advice, and what draws among them, if not the plain ones are written."""
+    if wording == "either":
+        return random.choice((DEMONSTRATED, UNSEEN)), None
+    return (UNSEEN, random) if wording == "unseen" else (DEMONSTRATED, None)
+
+
 def listed(places: Sequence[str]) -> str:
     """Return places as text: `drawer 1-3, desk 1 and safe 1`."""
     names = compact.ranges(places)
@@ -172,37 +179,44 @@ def rule_reflector(
     """Return a reflector that says where the task's things were seen, and where to search for those not seen.
 
     It reads the last attempt, or with `reads_history` all of them, and names at most this many places. The advice is
-    empty if every place was searched without success. The seed only draws unseen sentences.
+    empty if every place was searched without success. The seed only draws the sentences.
     """
 
     def write(failure: Trajectory, memory: Memory, seed: int) -> str:
         view = view_of(failure, memory.earlier if reads_history else ())
-        random = seeded(failure.task, seed) if wording == "unseen" else None
-        return advice_on_places(view, next_places(view, memory)[:places], WORDINGS[wording], random)
+        words = words_of(wording, seeded(failure.task, seed))
+        return advice_on_places(view, next_places(view, memory)[:places], *words)
 
     return WrittenReflector("next-places-of-all" if reads_history else "next-places", render, write)
 
 
 def lesson_reflector(
-    name: Literal["mixed", "useful"], render: Render, *, reads_history: bool = False
+    name: Literal["mixed", "useful"],
+    render: Render,
+    wording: Wording = "demonstrated",
+    *,
+    reads_history: bool = False,
 ) -> WrittenReflector:
     """Return a writer of warm-start advice, which is drawn by seed and task."""
 
     def write(failure: Trajectory, memory: Memory, seed: int) -> str:
         view = view_of(failure, memory.earlier if reads_history else ())
         random = Random(f"{seed}/{failure.task.split}/{failure.task.id}/{len(memory.reflections)}")
+        sentences, _ = words_of(wording, random)
         if name == "useful":
-            return useful_advice(view, random)
-        return mixed_advice(view, random.choices(tuple(MIXTURE), tuple(MIXTURE.values()))[0], random)
+            return useful_advice(view, random, sentences)
+        return mixed_advice(view, random.choices(tuple(MIXTURE), tuple(MIXTURE.values()))[0], random, sentences)
 
     return WrittenReflector(name, render, write)
 
 
-def oracle_reflector(render: Render, walkthrough: Callable[[Task], Sequence[str]]) -> WrittenReflector:
+def oracle_reflector(
+    render: Render, walkthrough: Callable[[Task], Sequence[str]], wording: Wording = "demonstrated"
+) -> WrittenReflector:
     """Return a reflector that says where the needed things are, where to transform them, and where to put them."""
 
     def write(failure: Trajectory, memory: Memory, seed: int) -> str:
-        return advice_from_solution(failure, walkthrough(failure.task))
+        return advice_from_solution(failure, walkthrough(failure.task), *words_of(wording, seeded(failure.task, seed)))
 
     return WrittenReflector("walkthrough", render, write)
 
@@ -223,19 +237,19 @@ def advice_on_places(
     return " ".join(sentences)
 
 
-def mixed_advice(view: AttemptView, kind: MixedKind, random: Random) -> str:
+def mixed_advice(view: AttemptView, kind: MixedKind, random: Random, wording: Sentences = DEMONSTRATED) -> str:
     """Return one or two short sentences of this kind, or of the nearest kind that the failure allows."""
     if kind == "seen" and view.needed:
-        return advice_on_places(view, ())
+        return advice_on_places(view, (), wording)
     places = {"unvisited": view.unsearched, "visited": view.searched}
     choice = places.get(kind) or view.order
     if kind == "empty" or not choice:
         return random.choice(EMPTY_PHRASES)
     drawn = random.sample(choice, min(len(choice), random.randint(1, MIXED_PLACES)))
-    return say(DEMONSTRATED.search, places=listed([place for place in view.order if place in drawn]))
+    return say(wording.search, places=listed([place for place in view.order if place in drawn]))
 
 
-def useful_advice(view: AttemptView, random: Random) -> str:
+def useful_advice(view: AttemptView, random: Random, wording: Sentences = DEMONSTRATED) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in shelf 1-2, desk 1 and bed 1.` with unsearched places, or both."""
     places = list[str]()
     if view.unsearched and not view.sees_all:
@@ -243,7 +257,7 @@ def useful_advice(view: AttemptView, random: Random) -> str:
         for kind in random.sample(kinds, min(len(kinds), random.randint(*USEFUL_TYPES))):
             spots = [place for place in view.unsearched if type_of(place) == kind]
             places += spots[: random.randint(*PLACES_PER_TYPE)]
-    return advice_on_places(view, places) or random.choice(PHRASES)
+    return advice_on_places(view, places, wording) or random.choice(PHRASES)
 
 
 def advice_from_solution(

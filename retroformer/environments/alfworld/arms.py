@@ -7,8 +7,9 @@ from typing import Any, Literal
 from retroformer.agents.arms.arm import Arm, ArmParts, EarlyArm
 from retroformer.config.sections.base import Positive
 from retroformer.environments.alfworld.advice_writer import oracle_reflector, rule_reflector
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.hindsight import HINDSIGHT_PLACES, table_reflector
-from retroformer.environments.extras import Wording
+from retroformer.environments.section import Wording
 from retroformer.method.protocols import Reflector
 
 
@@ -18,15 +19,14 @@ class RuleArm(Arm):
     kind: Literal["rule"] = "rule"
     places: Positive = 6
     """Largest number of places that one piece of advice names."""
-    wording: Wording = "demonstrated"
-    """Sentences of the advice. demonstrated: those that the household actor was trained with; unseen: others."""
+    wording: Wording | None = None
+    """Words of the advice; None: environment.wording."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        return rule_reflector(parts.render(), self.wording, places=self.places)
+        return rule_reflector(parts.render(), self.wording or _wording(parts), places=self.places)
 
     def describe(self) -> str:
-        words = ", in words that no demonstration used" if self.wording == "unseen" else ""
-        return f"written by rule from the text of the failure{words}"
+        return f"written by rule from the text of the failure{_in_words(self.wording)}"
 
 
 class HistoryRuleArm(Arm):
@@ -54,7 +54,7 @@ class TableArm(EarlyArm):
 
     def build(self, parts: ArmParts) -> Reflector:
         attempts = parts.attempts([*self.experience_of(parts.run)])
-        return table_reflector(parts.render(), attempts, self.places)
+        return table_reflector(parts.render(), attempts, self.places, _wording(parts))
 
     def conditions(self, parts: ArmParts) -> dict[str, Any]:
         content = hashlib.sha256()
@@ -76,9 +76,21 @@ class OracleArm(EarlyArm):
     reads_solution = True
 
     kind: Literal["oracle"] = "oracle"
+    wording: Wording | None = None
+    """Words of the advice; None: environment.wording."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        return oracle_reflector(parts.render(), parts.taskset().walkthrough)
+        return oracle_reflector(parts.render(), parts.taskset().walkthrough, self.wording or _wording(parts))
 
     def describe(self) -> str:
-        return f"a yardstick: written by rule from the solution of the task, which no reflector sees{self.when}"
+        words = _in_words(self.wording)
+        return f"a yardstick: written by rule from the solution of the task, which no reflector sees{words}{self.when}"
+
+
+def _wording(parts: ArmParts) -> Wording:
+    assert isinstance(parts.environment, Alfworld)
+    return parts.environment.wording
+
+
+def _in_words(wording: Wording | None) -> str:
+    return f", in the {wording} words" if wording else ""

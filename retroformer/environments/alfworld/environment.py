@@ -16,7 +16,7 @@ from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.engine import Game, GameEngine
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.python_planner import PythonPlanner
-from retroformer.environments.section import EnvironmentSection
+from retroformer.environments.section import EnvironmentSection, Wording
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.method.records import Task, Transition
 
@@ -39,6 +39,9 @@ class Alfworld(EnvironmentSection):
     """Task types to play; empty means all six."""
     receptacles: Annotated[int, Field(ge=6, le=40)] = 12
     """Number of places in a generated room; more make the search longer."""
+    wording: Wording = "demonstrated"
+    """Words of advice that a program writes. demonstrated: those that the packaged actor was trained with; unseen:
+    others; either: each piece of advice is in one of the two, drawn at random."""
     max_steps: Positive = 50
     """Actions after which an episode is truncated (50 in the papers)."""
 

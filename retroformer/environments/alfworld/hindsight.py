@@ -12,10 +12,12 @@ from fractions import Fraction
 from random import Random
 
 import retroformer.environments.alfworld.compact as compact
+from retroformer.agents.arms.baselines import seeded
 from retroformer.environments.alfworld.advice_reader import find_places
-from retroformer.environments.alfworld.advice_writer import WrittenReflector, advice_on_places
+from retroformer.environments.alfworld.advice_writer import WrittenReflector, advice_on_places, words_of
 from retroformer.environments.alfworld.attempt_reader import AttemptView, Goal, read_goal, read_steps, view_of
 from retroformer.environments.alfworld.compact import number_of, type_of
+from retroformer.environments.section import Wording
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Variation
 from retroformer.method.records import Lesson, Memory, Trajectory
@@ -106,8 +108,9 @@ what was seen cannot be guessed from the task.
 class PlaceHindsight:
     """Writer of advice about failures, from the attempts of training games."""
 
-    def __init__(self, attempts: Iterable[Trajectory]) -> None:
+    def __init__(self, attempts: Iterable[Trajectory], wording: Wording = "demonstrated") -> None:
         self._table = PlaceTable(attempts)
+        self._wording: Wording = wording
         self._goals = {sentence: goal for sentence, goal in sorted(self._table.goals.items()) if goal.thing}
 
     def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
@@ -121,7 +124,8 @@ class PlaceHindsight:
         seen = (item for attempt in others for item in read_steps(attempt.steps).first_seen.items())
         places = dict.fromkeys(place for thing, place in seen if type_of(thing) in view.missing)
         proved = [place for place in places if place in ranked and place not in first][:HINDSIGHT_PLACES]
-        return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved))
+        words = words_of(self._wording, Random(f"{failure.task.id} {failure.opening} {len(failure.steps)}"))
+        return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved), *words)
 
     def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
         """Return parts of the attempts so far as failures at tasks of training games that could be set in the room.
@@ -172,12 +176,17 @@ class PlaceHindsight:
         return random.choice(by_kind[random.choice(sorted(by_kind))])
 
 
-def table_reflector(render: Render, attempts: Iterable[Trajectory], places: int = HINDSIGHT_PLACES) -> WrittenReflector:
+def table_reflector(
+    render: Render,
+    attempts: Iterable[Trajectory],
+    places: int = HINDSIGHT_PLACES,
+    wording: Wording = "demonstrated",
+) -> WrittenReflector:
     """Return a reflector that names the places at which training attempts most often found what is missing."""
     table = PlaceTable(attempts)
 
     def write(trajectory: Trajectory, memory: Memory, seed: int) -> str:
         view = view_of(trajectory, memory.earlier)
-        return advice_on_places(view, table.ranked(view)[:places])
+        return advice_on_places(view, table.ranked(view)[:places], *words_of(wording, seeded(trajectory.task, seed)))
 
     return WrittenReflector("counted-places", render, write)

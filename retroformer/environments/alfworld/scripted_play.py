@@ -15,7 +15,7 @@ from retroformer.agents.arms.baselines import PHRASES
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.actors import RuleDecision
 from retroformer.environments.alfworld.advice_reader import PlaceAdvice, once, plural
-from retroformer.environments.alfworld.advice_writer import DEMONSTRATED, Sentences, listed, say
+from retroformer.environments.alfworld.advice_writer import DEMONSTRATED, WORDINGS, Sentences, listed, say
 from retroformer.environments.alfworld.attempt_reader import (
     AttemptView,
     Goal,
@@ -28,6 +28,7 @@ from retroformer.environments.alfworld.attempt_reader import (
 from retroformer.environments.alfworld.compact import number_of, type_of
 from retroformer.environments.alfworld.environment import AlfworldEnvironment, AlfworldTaskset
 from retroformer.environments.extras import Demonstration
+from retroformer.environments.section import Wording
 from retroformer.method.records import Step, Task
 
 MAX_PLACES = 8
@@ -200,11 +201,17 @@ def _with_older_advice(lesson: WrittenLesson, game: TeacherView, random: Random)
 
 
 def demonstrations(
-    games: AlfworldTaskset, count: int, actions: int, seed: int, wording: Sentences = DEMONSTRATED
+    games: AlfworldTaskset,
+    count: int,
+    actions: int,
+    seed: int,
+    wording: Wording = "demonstrated",
+    obeyed: Wording = "either",
 ) -> Iterator[Demonstration]:
     """Yield `count` attempts of at most `actions` actions; task types alternate, games are drawn at random.
 
-    Each demonstration has its own order of the room line, and so its own search order.
+    Each demonstration has its own order of the room line, and so its own search order. After advice in other words than
+    the `obeyed` ones it goes on as if there was no advice, and its kind is `ignored`.
     """
     random = Random(f"demonstrations {seed}")
     environment = games.environment()
@@ -219,9 +226,12 @@ def demonstrations(
         opening = environment.reset(task).observation
         sentence, places = compact.read_opening(opening)
         order, solution = compact.room_order(variant, places), read_solution(games.walkthrough(task))
-        game = TeacherView(read_goal(sentence), order, RoomKnowledge(), solution, wording)
+        words = random.choice(tuple(WORDINGS)) if wording == "either" else wording
+        game = TeacherView(read_goal(sentence), order, RoomKnowledge(), solution, WORDINGS[words])
         game = replace(game, room=_failed_play(environment, task, game, actions, random))
-        lesson = write_lesson(game, previous or game, random)
+        lesson = write_lesson(game, replace(previous or game, wording=game.wording), random)
+        if lesson.texts and obeyed not in ("either", words):
+            lesson = lesson._replace(kind="ignored", advice=PlaceAdvice())
         text = compact.header(variant, opening, lesson.texts)
         pieces, played = list[tuple[str, bool]](), _play(environment, task, game, lesson.advice, actions, random)
         for step, is_random, _ in played:

@@ -147,7 +147,7 @@ def _return_of(name: ReturnName, section: Any, seed: int) -> ReturnOf:
 extras = Extras(
     tools=_tools,
     leak_check=lambda section, seed: GoldAnswerLeak(taskset(section, seed).answer),
-    hindsight=TitleHindsight,
+    hindsight=lambda section: TitleHindsight,
     # The paper's F1 is the graded version of its success, exact match.
     returns={name: partial(_return_of, name) for name in get_args(ReturnName)} | {"shaped": partial(_return_of, "f1")},
     data_licence="HotPotQA: CC BY-SA 4.0.",

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from retroformer.environments.alfworld import compact, taskset
+from retroformer.environments.alfworld import compact, extras, taskset
 from retroformer.environments.alfworld.actors import RuleActor
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.advice_writer import (
@@ -17,12 +17,15 @@ from retroformer.environments.alfworld.advice_writer import (
     MixedKind,
     lesson_reflector,
     mixed_advice,
+    oracle_reflector,
     rule_reflector,
     say,
 )
 from retroformer.environments.alfworld.attempt_reader import read_goal, view_of
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvironment
-from retroformer.environments.extras import Wording
+from retroformer.environments.alfworld.hindsight import table_reflector
+from retroformer.environments.extras import LessonParts
+from retroformer.environments.section import Wording
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Author, Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 
@@ -115,6 +118,30 @@ def test_unseen_wordings_mean_the_same_and_share_no_sentence_with_the_plain_ones
     sightings = {say((sentence,), thing="mug 3", place=ORDER[0]) for sentence in UNSEEN.seen}
     assert {said("unseen", seen, seed) for seed in range(60)} == sightings
     assert said("unseen", failure(*["nothing"] * 12), 0) == ""
+
+
+def test_every_writer_uses_either_wording_for_half_of_its_advice() -> None:
+    section, sought = Alfworld(wording="either"), failure("nothing", "a pen 1")
+    assert extras.hindsight is not None
+    hindsight = extras.hindsight(section)([sought])
+    lessons = LessonParts(section, render, reads_history=False)
+    writers = [
+        rule_reflector(render, section.wording),
+        table_reflector(render, [sought], wording=section.wording),
+        oracle_reflector(render, lambda task: ("go to desk 2", "take mug 1 from desk 2"), section.wording),
+        *(write(lessons) for write in extras.lessons.values()),
+    ]
+    others = [
+        sought.model_copy(update={"task": TASK.model_copy(update={"id": f"mug/{number}"})}) for number in range(99)
+    ]
+    written = [[asyncio.run(writer.reflect(sought, Memory(), seed)).text for seed in range(99)] for writer in writers]
+    for texts in (*written, [hindsight.advice(other, (), ()) for other in others]):
+        plain, other = (
+            sum(text.startswith(start) for text in texts)
+            for start in (("Look in", "The mug 1 is in"), ("The places left are", "Remember that"))
+        )
+        assert 25 < plain < 75
+        assert 25 < other < 75
 
 
 def test_the_phrases_of_the_mixture_are_the_first_five() -> None:
