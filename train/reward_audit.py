@@ -94,8 +94,6 @@ def fewest_pairs() -> int:
     return math.ceil(math.log(LEVEL) / math.log(CHANCE))
 
 
-BINS = 5
-"""Bins of confidence, from 1/2 to 1."""
 _NORMAL_975 = 1.959964
 """Quantile of the normal distribution for a two-sided 95% interval."""
 
@@ -126,7 +124,8 @@ def audit_of_pairs(
     """Return metrics of held-out `pairs`, whose scores are `chosen` and `rejected`; {} without pairs.
 
     They are the interval of the accuracy, its test against chance with the power of that test, the accuracy of two
-    baselines, the test against the first of them, calibration, and length bias.
+    baselines, the test against the first of them, and length bias: how the score follows the length within pairs, and
+    the accuracy on pairs of equally many tokens, where length says nothing.
     """
     if not pairs:
         return {}
@@ -138,17 +137,20 @@ def audit_of_pairs(
         "held_out_accuracy_interval": wilson(test.correct / test.pairs, test.pairs),
         "held_out_p_value": test.p_value,
         "held_out_power": power(test.pairs),
-        "held_out_pairs_needed": pairs_needed(),
         "held_out_against_longer": discordant,
         "held_out_p_value_against_longer": at_least(discordant.won, sum(discordant)),
-        "held_out_calibration_error": calibration_error(margins),
-        "held_out_brier": fmean((1 - _probability(margin)) ** 2 for margin in margins),
     }
     if (length_correlation := correlation_of_differences(margins, longer)) is not None:
         metrics["held_out_length_correlation_within_pairs"] = length_correlation
-    for name, advantages in {"longer_wins": longer, "majority": majority(pairs, trained_on)}.items():
-        share = fmean(map(_won, advantages))
-        metrics |= {f"held_out_{name}": share, f"held_out_{name}_interval": wilson(share, len(pairs))}
+    measures = {
+        "longer_wins": longer,
+        "majority": majority(pairs, trained_on),
+        "equal_length_accuracy": [margin for margin, more in zip(margins, longer, strict=True) if not more],
+    }
+    for name, advantages in measures.items():
+        if advantages:
+            share = fmean(map(_won, advantages))
+            metrics |= {f"held_out_{name}": share, f"held_out_{name}_interval": wilson(share, len(advantages))}
     return metrics
 
 
@@ -181,20 +183,6 @@ def majority(pairs: Sequence[SamplePair], trained_on: Sequence[SamplePair]) -> l
         votes[tuple(pair.chosen.response_ids)] += 1
         votes[tuple(pair.rejected.response_ids)] -= 1
     return [float(votes[tuple(pair.chosen.response_ids)] - votes[tuple(pair.rejected.response_ids)]) for pair in pairs]
-
-
-def calibration_error(margins: Sequence[float]) -> float:
-    """Return the expected calibration error of the Bradley-Terry probability that the favourite of a pair wins.
-
-    It is the distance, in each bin of probabilities, between their mean and the share of favourites that won, averaged
-    over the bins with the number of pairs as weights. Chance alone makes it about .1 for 50 pairs.
-    """
-    off = [0.0] * BINS
-    for margin in margins:
-        confidence = _probability(abs(margin))
-        bin_of = min(BINS - 1, int((confidence - CHANCE) / (1 - CHANCE) * BINS))
-        off[bin_of] += confidence - _won(margin)
-    return sum(map(abs, off)) / len(margins)
 
 
 def correlation_of_differences(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -241,11 +229,6 @@ def require_better_than_chance(reward: Adapter, weak: Literal["refuse", "allow"]
             "train.weak_reward_model=allow."
         )
     logger.warning("%s.", fault)
-
-
-def _probability(margin: float) -> float:
-    """Return the probability that a text wins whose score is higher by `margin` (Bradley-Terry; Retroformer, eq. 4)."""
-    return 1 / (1 + math.exp(-margin)) if margin > -700 else 0.0
 
 
 def _won(advantage: float) -> float:

@@ -93,7 +93,7 @@ def served_name(adapter: PromotedAdapter) -> str:
 
 
 def _refuse_config(experiment: Experiment) -> None:
-    if experiment.domain or experiment.domains:
+    if experiment.domains:
         raise ConfigError(
             "A promotion is decided on the tasks of one environment, and this config has domains: use a config of one "
             "of them with the same run."

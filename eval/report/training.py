@@ -29,10 +29,9 @@ _AUDIT_MEASURES = {
     "accuracy in training": "train_accuracy",
     "held-out pairs": "held_out_pairs",
     "held-out accuracy": "held_out_accuracy",
+    "of equally long pairs": "held_out_equal_length_accuracy",
     "longer wins": "held_out_longer_wins",
     "majority": "held_out_majority",
-    "calibration error": "held_out_calibration_error",
-    "Brier": "held_out_brier",
     "correlation with rating": "held_out_correlation",
     "with length": "held_out_length_correlation",
     "with length, in pairs": "held_out_length_correlation_within_pairs",
@@ -44,7 +43,7 @@ _AUDIT_NOTE = (
     " and ",
     doc.emphasis("majority"),
     " are accuracies of rules that ignore the failure: prefer the longer text; prefer the text that won more often "
-    "than it lost in training. Calibration error and Brier score (.25 for a coin) use Bradley-Terry probabilities. "
+    "than it lost in training. On pairs of equally many tokens, length says nothing. "
     "Correlations are Pearson's, of the score with the realised rating and with the number of tokens of the "
     "reflection. The last column is the number of held-out tasks on which the adapter that training started from was "
     "trained: it has read their failures, so the accuracy is optimistic.",
@@ -54,9 +53,8 @@ _TEST_NOTE = (
     "against a coin, and of the pairs on which reward model and ",
     doc.emphasis("longer wins"),
     " differ (a sign test). The power is the chance that the first test, at the 5% level, recognises a true accuracy "
-    "of 65%; the last column is the number of pairs that 80% power takes. A p-value above .05 does not show that a "
-    "reward model is useless, least of all at low power. PPO and GRPO start from any reward model that orders more "
-    "than half of at least five pairs correctly.",
+    "of 65%. A p-value above .05 does not show that a reward model is useless, least of all at low power. PPO and GRPO "
+    "start from any reward model that orders more than half of at least five pairs correctly.",
 )
 
 
@@ -308,7 +306,6 @@ def _tests(adapter: TrainedAdapter) -> doc.Row:
         "p against chance": doc.number(measure("held_out_p_value"), ".2g"),
         "power": doc.number(measure("held_out_power"), ".0%"),
         "p against longer wins": doc.number(against_longer, ".2g", f" ({better} better, {worse} worse)"),
-        "pairs for 80% power": doc.number(measure("held_out_pairs_needed")),
     }
 
 

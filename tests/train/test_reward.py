@@ -53,7 +53,7 @@ def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny
     assert metrics["held_out_correlation"] > 0.9
     assert metrics["held_out_length_correlation"] > 0.9, "the good advice is a letter longer"
     assert (metrics["held_out_longer_wins"], metrics["held_out_majority"]) == (1.0, 1.0)
-    assert metrics["held_out_brier"] < 0.25
+    assert "held_out_equal_length_accuracy" not in metrics, "no pair has texts of equally many tokens"
     assert (metrics["pairs"], metrics["held_out_pairs"], metrics["steps"]) == (18, 2, 18)
     assert (metrics["train_accuracy"], metrics["held_out_accuracy"]) == (1.0, 1.0)
 

@@ -19,7 +19,7 @@ def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient,
     metrics = {
         "sft": {"stage": "sft", "losses": [2.0, 1.0, 0.5]},
         "ppo": {"stage": "ppo", "history": [{"score": 0.1, "kl": 0.0}, {"score": 0.4, "kl": 0.2}]},
-        "reward": {"stage": "reward", "held_out_pairs": 40, "held_out_accuracy": 0.65, "held_out_brier": 0.22},
+        "reward": {"stage": "reward", "held_out_pairs": 40, "held_out_accuracy": 0.65, "held_out_majority": 0.4},
         "damaged": {"stage": 7},
     }
     for stage, measures in metrics.items():
@@ -28,5 +28,5 @@ def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient,
     shown = read(client, "/learning")
     assert "SFT loss 1 2.000 0.500" in shown
     assert "PPO score 1 0.100 0.400" in shown
-    assert re.search(r"reward - 40 0.65 - - - 0.22", shown)
+    assert re.search(r"reward - 40 0.65 - - 0.4", shown)
     assert read(client, "/").count("finished") == 4
