@@ -32,6 +32,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config, load
 from retroformer.config.parts import chosen_tasks, parts, reflection_renderer
 from retroformer.environments.alfworld.advice_writer import lesson_reflector
+from retroformer.environments.extras import LessonParts
 from retroformer.method.pairs import preference_pairs
 from retroformer.method.protocols import Agent
 from retroformer.method.records import Task
@@ -68,7 +69,8 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     experiment = config(store_url)
     loaded = Config(CONFIG, (), experiment)
     async with parts(loaded, asks_reflector=False) as components:
-        agent = components.agent(lesson_reflector("mixed", reflection_renderer(experiment)))
+        lessons = LessonParts(experiment.environment, reflection_renderer(experiment), reads_history=False)
+        agent = components.agent(lesson_reflector("mixed", lessons))
         await collect(experiment, components.pool, agent, seed_tasks(experiment, seeds))
 
 

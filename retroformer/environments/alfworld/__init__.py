@@ -1,7 +1,6 @@
 """ALFWorld household games as text: the official release, or generated games of the same kind."""
 
 from functools import partial
-from typing import Literal
 
 from retroformer.environments.alfworld import scripted_play
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor, offered_actions
@@ -16,9 +15,9 @@ from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.environments.alfworld.reflection_prompt import compact_reflection_prompt
 from retroformer.environments.alfworld.released_games import ReleasedGames
 from retroformer.environments.alfworld.report import AdviceChapter
-from retroformer.environments.extras import ActorKind, ActorParts, Extras, LessonParts
+from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
-from retroformer.method.protocols import Actor, Reflector
+from retroformer.method.protocols import Actor
 from retroformer.method.records import Task
 
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
@@ -39,10 +38,6 @@ def _household_actor(parts: ActorParts) -> Actor:
             "leave actor.endpoint.base_url out, or set actor.choice=free."
         )
     return HouseholdActor(parts.model(), settings.temperature, parts.section.grammar, settings.choice)
-
-
-def _lessons(name: Literal["mixed", "useful"], parts: LessonParts) -> Reflector:
-    return lesson_reflector(name, parts.render, parts.section.wording, reads_history=parts.reads_history)
 
 
 def _cluster_of(task: Task) -> str:
@@ -70,10 +65,7 @@ extras = Extras(
         ),
     },
     arms=(RuleArm, HistoryRuleArm, TableArm, OracleArm),
-    lessons={
-        "mixed": partial(_lessons, "mixed"),
-        "useful": partial(_lessons, "useful"),
-    },
+    lessons={"mixed": partial(lesson_reflector, "mixed"), "useful": partial(lesson_reflector, "useful")},
     views={"compact": compact_reflection_prompt},
     hindsight=lambda section: partial(PlaceHindsight, wording=section.wording),
     demonstrations=lambda section, count, actions, seed, obeyed: scripted_play.demonstrations(

@@ -20,6 +20,7 @@ from retroformer.agents.arms.baselines import PHRASES, seeded
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.attempt_reader import AttemptView, read_solution, view_of
 from retroformer.environments.alfworld.compact import type_of
+from retroformer.environments.extras import LessonParts
 from retroformer.environments.section import Wording
 from retroformer.method.prompts import Render
 from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
@@ -190,24 +191,18 @@ def rule_reflector(
     return WrittenReflector("next-places-of-all" if reads_history else "next-places", render, write)
 
 
-def lesson_reflector(
-    name: Literal["mixed", "useful"],
-    render: Render,
-    wording: Wording = "demonstrated",
-    *,
-    reads_history: bool = False,
-) -> WrittenReflector:
+def lesson_reflector(name: Literal["mixed", "useful"], parts: LessonParts) -> WrittenReflector:
     """Return a writer of warm-start advice, which is drawn by seed and task."""
 
     def write(failure: Trajectory, memory: Memory, seed: int) -> str:
-        view = view_of(failure, memory.earlier if reads_history else ())
+        view = view_of(failure, memory.earlier if parts.reads_history else ())
         random = Random(f"{seed}/{failure.task.split}/{failure.task.id}/{len(memory.reflections)}")
-        sentences, _ = words_of(wording, random)
+        sentences, _ = words_of(parts.section.wording, random)
         if name == "useful":
             return useful_advice(view, random, sentences)
         return mixed_advice(view, random.choices(tuple(MIXTURE), tuple(MIXTURE.values()))[0], random, sentences)
 
-    return WrittenReflector(name, render, write)
+    return WrittenReflector(name, parts.render, write)
 
 
 def oracle_reflector(

@@ -38,6 +38,10 @@ def by_rule(attempt: Trajectory, memory: Memory) -> str:
     return asyncio.run(rule_reflector(render).reflect(attempt, memory, 0)).text
 
 
+def lesson_parts(*, reads_history: bool = False) -> LessonParts:
+    return LessonParts(Alfworld(), render, reads_history)
+
+
 def mixed(attempt: Trajectory, kind: MixedKind, random: Random) -> str:
     return mixed_advice(view_of(attempt), kind, random)
 
@@ -124,12 +128,11 @@ def test_every_writer_uses_either_wording_for_half_of_its_advice() -> None:
     section, sought = Alfworld(wording="either"), failure("nothing", "a pen 1")
     assert extras.hindsight is not None
     hindsight = extras.hindsight(section)([sought])
-    lessons = LessonParts(section, render, reads_history=False)
     writers = [
         rule_reflector(render, section.wording),
         table_reflector(render, [sought], wording=section.wording),
         oracle_reflector(render, lambda task: ("go to desk 2", "take mug 1 from desk 2"), section.wording),
-        *(write(lessons) for write in extras.lessons.values()),
+        *(write(LessonParts(section, render, reads_history=False)) for write in extras.lessons.values()),
     ]
     others = [
         sought.model_copy(update={"task": TASK.model_copy(update={"id": f"mug/{number}"})}) for number in range(99)
@@ -172,7 +175,7 @@ def test_each_kind_of_mixed_advice_has_its_declared_content() -> None:
 
 
 def test_the_mixture_is_the_declared_one_and_seeds_repeat() -> None:
-    reflector = lesson_reflector("mixed", render)
+    reflector = lesson_reflector("mixed", lesson_parts())
     attempt = failure("nothing", "a mug 3", "nothing")
 
     def text(seed: int) -> str:
@@ -228,7 +231,7 @@ def test_advice_by_rule_wins_most_retries_and_the_mixture_few() -> None:
     ]
     won = Counter[str]()
     for attempt in failures:
-        drawn = asyncio.run(lesson_reflector("mixed", render).reflect(attempt, Memory(), seed=0)).text
+        drawn = asyncio.run(lesson_reflector("mixed", lesson_parts()).reflect(attempt, Memory(), seed=0)).text
         for name, advice in (("rule", by_rule(attempt, Memory())), ("mixed", drawn)):
             won[name] += played(environment, attempt.task, advice).outcome is Outcome.SUCCESS
     assert len(failures) > 15
@@ -251,6 +254,8 @@ def test_the_warm_start_draws_unsearched_places_from_all_attempts() -> None:
     first, second = failure(*["nothing"] * 9), failure(*["nothing"] * 2)
     memory = Memory(earlier=(Lesson(attempt=first, advice=""),))
     for seed in range(50):
-        text = asyncio.run(lesson_reflector("useful", render, reads_history=True).reflect(second, memory, seed)).text
+        text = asyncio.run(
+            lesson_reflector("useful", lesson_parts(reads_history=True)).reflect(second, memory, seed)
+        ).text
         mixed_text = mixed_advice(view_of(second, memory.earlier), "unvisited", Random(seed))
         assert named_places(text) | named_places(mixed_text) <= set(ORDER[9:])
