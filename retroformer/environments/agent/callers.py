@@ -155,23 +155,18 @@ class Program:
 
     def _answer(self, line: bytes, end: float) -> bytes:
         """Return the answer to a line. Raises EnvironmentFailure, TimeoutError."""
-        running = self._running
-        if running is None:
-            running = self._running = _Running(self._command)
-        elif extra := running.unread():
-            raise EnvironmentFailure(f"The agent wrote more than one line for an attempt: {shortened(extra)!r}.")
-        try:
-            return running.ask(line, end)
-        except EOFError:
-            if not running.answered:
-                raise running.ended() from None
-        # A program may end after an attempt: this one gets a new process.
-        self._stop()
-        running = self._running = _Running(self._command)
-        try:
-            return running.ask(line, end)
-        except EOFError:
-            raise running.ended() from None
+        while True:
+            is_new = self._running is None
+            running = self._running = self._running or _Running(self._command)
+            if not is_new and (extra := running.unread()):
+                raise EnvironmentFailure(f"The agent wrote more than one line for an attempt: {shortened(extra)!r}.")
+            try:
+                return running.ask(line, end)
+            except EOFError:
+                if not running.answered:
+                    raise running.ended() from None
+            # A program may end after an attempt: this one gets a new process.
+            self._stop()
 
     def _stop(self) -> None:
         if self._running is not None:
