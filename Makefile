@@ -15,6 +15,7 @@ EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
 ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
 LADDER := $(addprefix ladder-,1 2 3 4 5)
+WEBSHOP := $(addprefix webshop-,1 2 3)
 
 NEEDS_GAMES = @test -n "$(ALFWORLD_DATA)" || { \
 	echo "Name the folder of the ALFWorld games: run alfworld-download, then make $(firstword $(MAKECMDGOALS)) ALFWORLD_DATA=FOLDER."; exit 1; }
@@ -24,7 +25,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) ladder $(LADDER) test test-integrations \
+.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) ladder $(LADDER) webshop $(WEBSHOP) test test-integrations \
 	test-browser test-docs test-slow test-all test-newest faults gpu gpu-wheels check site clean
 
 install: $(VENV)/.planner
@@ -185,6 +186,26 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at40 train.grpo.updates=40
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at160
 	$(RUN) -m collect $(RUNG) round=9 reflector.endpoint.model=sft
+
+# The reward model, DPO and PPO learn from the retries of the second collection alone, whose advice rated SFT wrote.
+webshop: $(WEBSHOP)  ## what do ratings teach a reflector of WebShop? needs WEBSHOP_DATA
+	$(RUN) -m eval configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA)
+
+runs/shopping-actor/actor: $(VENV)/.installed
+	@test -n "$(WEBSHOP_DATA)" || { echo "Name the folder of WebShop's files: make webshop WEBSHOP_DATA=FOLDER."; exit 1; }
+	$(RUN) -m train actor configs/actor/shopping.yaml environment.data=$(WEBSHOP_DATA)
+
+$(WEBSHOP): SHOP = configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA) run=$@ seed=$* \
+	'serve.adapters={actor: runs/shopping-actor/actor}'
+$(WEBSHOP): webshop-%: runs/shopping-actor/actor
+	$(RUN) -m collect warm $(SHOP)
+	$(RUN) -m train warm $(SHOP)
+	$(RUN) -m collect $(SHOP)
+	$(RUN) -m train sft $(SHOP)
+	$(RUN) -m collect $(SHOP) round=2 reflector.endpoint.model=sft
+	$(RUN) -m train dpo $(SHOP) round=2
+	$(RUN) -m train reward $(SHOP) round=2
+	$(RUN) -m train ppo $(SHOP) round=2
 
 PYTEST := $(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 ELSEWHERE := gpu or network or slow

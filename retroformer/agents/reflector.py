@@ -1,5 +1,6 @@
-"""The reflector that a language model is: the trained one, any other, or the teacher."""
+"""Reflectors: a language model (the trained one, any other, or the teacher) and a program."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from retroformer.endpoint.model import LanguageModel
@@ -44,4 +45,23 @@ class ModelReflector:
             finish_reason=completion.finish_reason,
             drawn=completion.drawn,
             usage=completion.usage,
+        )
+
+
+class WrittenReflector:
+    """Reflector whose advice a function writes, given a failure, the memory and a seed.
+
+    A reflection names the rule as its author, and has the prompt that a model would have read.
+    """
+
+    def __init__(self, rule: str, render: Render, write: Callable[[Trajectory, Memory, int], str]) -> None:
+        self._rule, self._render, self._write = rule, render, write
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return advice; the same inputs give the same advice. Raises EnvironmentFailure if `write` does."""
+        return Reflection(
+            text=self._write(trajectory, memory, seed),
+            prompt=self._render(trajectory, memory),
+            author=Author(endpoint="rule", model=self._rule),
+            sampling=Sampling(seed=seed),
         )

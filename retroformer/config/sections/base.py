@@ -209,7 +209,8 @@ class ActorSection(Section):
     kind: str = "rule"
     """Kind of actor. react: few-shot ReAct; tools: native tool calling of a chat endpoint; chooser: one of the actions
     that the environment lists; otherwise an actor of the environment. ALFWorld has rule, a program, and household, a
-    model trained on its compact text; programming has programmer, which writes tests and a program."""
+    model trained on its compact text; WebShop has shopping, such a model, too; programming has programmer, which
+    writes tests and a program."""
     endpoint: Endpoint = Endpoint()
     """Endpoint of the actor's model; the rule-based actor has none."""
     prompts: str = "default"

@@ -17,13 +17,14 @@ from typing import Literal, NamedTuple
 
 import retroformer.environments.alfworld.compact as compact
 from retroformer.agents.arms.baselines import PHRASES, seeded
+from retroformer.agents.reflector import WrittenReflector
 from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.attempt_reader import AttemptView, read_solution, view_of
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.section import Wording
 from retroformer.method.prompts import Render
-from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
+from retroformer.method.records import Memory, Task, Trajectory
 
 MixedKind = Literal["unvisited", "visited", "seen", "empty"]
 
@@ -153,25 +154,6 @@ def say(sentences: Sequence[str], random: Random | None = None, **gaps: str) -> 
     """Return one sentence (the plain one without `random`) with its gaps filled and the first letter capitalised."""
     sentence = (random.choice(sentences) if random else sentences[0]).format(**gaps)
     return sentence[0].upper() + sentence[1:]
-
-
-class WrittenReflector:
-    """Reflector whose advice a function writes, given a failure, the memory and a seed.
-
-    A reflection names the rule as its author, and has the prompt that a model would have read.
-    """
-
-    def __init__(self, rule: str, render: Render, write: Callable[[Trajectory, Memory, int], str]) -> None:
-        self._rule, self._render, self._write = rule, render, write
-
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice; the same inputs give the same advice. Raises EnvironmentFailure if `write` does."""
-        return Reflection(
-            text=self._write(trajectory, memory, seed),
-            prompt=self._render(trajectory, memory),
-            author=Author(endpoint="rule", model=self._rule),
-            sampling=Sampling(seed=seed),
-        )
 
 
 def rule_reflector(

@@ -13,8 +13,9 @@ from random import Random
 
 import retroformer.environments.alfworld.compact as compact
 from retroformer.agents.arms.baselines import seeded
+from retroformer.agents.reflector import WrittenReflector
 from retroformer.environments.alfworld.advice_reader import find_places
-from retroformer.environments.alfworld.advice_writer import WrittenReflector, advice_on_places, words_of
+from retroformer.environments.alfworld.advice_writer import advice_on_places, words_of
 from retroformer.environments.alfworld.attempt_reader import AttemptView, Goal, read_goal, read_steps, view_of
 from retroformer.environments.alfworld.compact import number_of, type_of
 from retroformer.environments.section import Wording

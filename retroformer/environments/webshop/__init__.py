@@ -2,12 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from retroformer.environments.extras import Extras
-from retroformer.environments.webshop import data
+from retroformer.agents.reflector import WrittenReflector
+from retroformer.environments.extras import ActorKind, Demonstration, Extras, LessonParts
+from retroformer.environments.section import Wording
+from retroformer.environments.webshop import compact, data, scripted_play
+from retroformer.environments.webshop.actors import PurchaseOracleArm, RequestRuleArm, ShoppingActor
 from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webshop, WebshopEnvironment
 from retroformer.environments.webshop.goals import Goals
 from retroformer.environments.webshop.shop import Shop
@@ -30,12 +34,57 @@ def _choices(scene: Scene) -> tuple[str, ...]:
     return scene.choices or (f"search[{' '.join(query.split())}]",)
 
 
+def _mixed_lessons(parts: LessonParts) -> WrittenReflector:
+    return scripted_play.writer(
+        "mixed", parts.render, lambda failure, request, random: scripted_play.mixed_advice(request, random)
+    )
+
+
+def _demonstrations(section: Webshop, count: int, actions: int, seed: int, obeyed: Wording) -> Iterator[Demonstration]:
+    goals = WebshopTaskset(section)
+    played = scripted_play.demonstrations
+    return played(goals.environment(), goals.tasks(), goals.walkthrough, count, actions, seed)
+
+
 # The graded return of WebShop is the reward of the purchase (eq. 7 of its paper), as stored.
-extras = Extras(returns={"shaped": lambda section, seed: lambda attempt: attempt.episode_return}, choices=_choices)
+extras = Extras(
+    returns={"shaped": lambda section, seed: lambda attempt: attempt.episode_return},
+    choices=_choices,
+    actors={
+        "shopping": ActorKind(
+            lambda parts: ShoppingActor(parts.model(), parts.settings.temperature),
+            reads_pack=False,
+            reads_last_attempt=False,
+        )
+    },
+    arms=(RequestRuleArm, PurchaseOracleArm),
+    lessons={"mixed": _mixed_lessons},
+    views={"compact": compact.compact_reflection_prompt},
+    demonstrations=_demonstrations,
+)
 
 
-_SPLITS = {"test": (0, 500), "validation": (500, 1500), "train": (1500, None), "all": (0, None)}
-"""WebShop's own splits, by index after the shuffle."""
+class _Split(NamedTuple):
+    """Goals of a split by index after the shuffle, and by the place of their product among four."""
+
+    start: int = 0
+    end: int | None = None
+    goals_per_product: int | None = None
+    quarters: Sequence[int] = range(4)
+
+
+_SPLITS = {
+    "test": _Split(0, 500),
+    "validation": _Split(500, 1500),
+    "train": _Split(1500, None, GOALS_PER_PRODUCT),
+    "all": _Split(),
+    "products_train": _Split(goals_per_product=GOALS_PER_PRODUCT, quarters=(0, 1)),
+    "products_validation": _Split(goals_per_product=1, quarters=(2,)),
+    "products_test": _Split(goals_per_product=1, quarters=(3,)),
+}
+"""WebShop's own splits, then splits without a common product."""
+_ORACLE_WORDS = (3, 4, 5, 6, 8, 10, 14)
+"""Numbers of words of a title that a walkthrough tries as a search."""
 
 
 class WebshopTaskset:
@@ -47,7 +96,7 @@ class WebshopTaskset:
     def tasks(self) -> tuple[Task, ...]:
         """Return all goals of the split in order; a task's id is the goal's index among all goals, goal_idx.
 
-        The split train has at most `GOALS_PER_PRODUCT` goals of a product, its first ones.
+        Some splits have only the first goals of each product, train `GOALS_PER_PRODUCT`.
 
         Raises MissingInput, UnknownTask.
         """
@@ -75,15 +124,27 @@ class WebshopTaskset:
         """
         return WebshopEnvironment(self._shop, self._goals, self._section.max_steps)
 
+    def walkthrough(self, task: Task) -> tuple[str, ...]:
+        """Return actions that buy the wanted product with its options. Raises UnknownTask."""
+        goal = self._goals.goal(int(task.id))
+        entry = self._shop.product(goal.asin) if goal else None
+        if goal is None or entry is None:
+            raise UnknownTask(f"No goal {task.id!r} in this WebShop data: --list prints the ids.")
+        words = re.findall(r"[\w'&-]+", entry[0].title)
+        queries = [" ".join(words[:count]) for count in (*_ORACLE_WORDS, len(words))]
+        query = next((query for query in queries if self._shop.search(query)[:1] == (goal.asin,)), queries[-1])
+        options = [option if isinstance(option, str) else option[1] for option in goal.options]
+        return (f"search[{query}]", *(f"click[{name}]" for name in (goal.asin, *options, "Buy Now")))
+
     def _places(self, split: str) -> Iterator[int]:
         if split not in _SPLITS:
             raise UnknownTask(f"No split {split!r} of WebShop: choose one of {', '.join(_SPLITS)}.")
-        start, end = _SPLITS[split]
-        limit = GOALS_PER_PRODUCT if split == "train" else None
-        kept = Counter[str]()
-        for place, asin in list(enumerate(self._goals.asins()))[start:end]:
+        start, end, limit, quarters = _SPLITS[split]
+        asins = self._goals.asins()
+        number, kept = {asin: number for number, asin in enumerate(sorted(set(asins)))}, Counter[str]()
+        for place, asin in list(enumerate(asins))[start:end]:
             kept[asin] += 1
-            if limit is None or kept[asin] <= limit:
+            if number[asin] % 4 in quarters and (limit is None or kept[asin] <= limit):
                 yield place
 
     @cached_property

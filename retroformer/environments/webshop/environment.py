@@ -40,7 +40,8 @@ class Webshop(EnvironmentSection):
     data: Path | None = None
     """Folder with WebShop's files: items_shuffle*.json, items_ins_v2*.json and optional others, each also as .xz."""
     split: str = "train"
-    """Split: test (the first 500 goals), validation (the next 1,000), train (the others), or `all`."""
+    """Split: test (the first 500 goals), validation (the next 1,000), train (the others), or `all`. Without a common
+    product: products_train, products_validation and products_test."""
     goals: Literal["synthetic", "human"] = "synthetic"
     """Kind of instructions: made from products' attributes and options, or written by people."""
     max_steps: Positive = 15

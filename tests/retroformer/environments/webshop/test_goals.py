@@ -138,7 +138,7 @@ def test_splits_are_by_index_and_training_limits_goals_per_product(folder: Path,
         json.dump(ATTRIBUTES | {f"B{number:09}": wanted for number in range(60)}, file)
     ids = {
         split: [int(task.id) for task in make(folder, split=split).tasks()]
-        for split in ("all", "test", "validation", "train")
+        for split in ("all", "test", "validation", "train", "products_train", "products_validation", "products_test")
     }
     assert ids["all"] == list(range(40 * 40 + 20))
     assert (ids["test"], ids["validation"]) == (list(range(500)), list(range(500, 1500)))
@@ -147,7 +147,10 @@ def test_splits_are_by_index_and_training_limits_goals_per_product(folder: Path,
     assert max(by_product.values()) > GOALS_PER_PRODUCT
     kept = {asin: min(count, GOALS_PER_PRODUCT) for asin, count in by_product.items()}
     assert Counter(asins[idx] for idx in ids["train"]) == kept
-    with pytest.raises(UnknownTask, match="choose one of test, validation, train, all"):
+    by_split = [Counter(asins[idx] for idx in ids[f"products_{split}"]) for split in ("train", "validation", "test")]
+    assert [(len(counts), max(counts.values())) for counts in by_split] == [(30, GOALS_PER_PRODUCT), (15, 1), (15, 1)]
+    assert set().union(*by_split) == set(asins)
+    with pytest.raises(UnknownTask, match="choose one of test, validation, train, all, products_train"):
         make(folder, split="dev").tasks()
 
 
