@@ -11,7 +11,7 @@ from retroformer.agents.reflector import WrittenReflector
 from retroformer.environments.extras import ActorKind, Demonstration, Extras, LessonParts
 from retroformer.environments.section import Wording
 from retroformer.environments.webshop import compact, data, scripted_play
-from retroformer.environments.webshop.actors import PurchaseOracleArm, RequestRuleArm, ShoppingActor
+from retroformer.environments.webshop.actors import PurchaseOracleArm, RequestRuleArm, RuleShopper, ShoppingActor
 from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webshop, WebshopEnvironment
 from retroformer.environments.webshop.goals import Goals
 from retroformer.environments.webshop.shop import Shop
@@ -51,11 +51,18 @@ extras = Extras(
     returns={"shaped": lambda section, seed: lambda attempt: attempt.episode_return},
     choices=_choices,
     actors={
+        "rule": ActorKind(
+            lambda parts: RuleShopper(),
+            asks_model=False,
+            reading="It searches for the words that the advice names, opens the product and chooses the options.",
+            reads_pack=False,
+            reads_last_attempt=False,
+        ),
         "shopping": ActorKind(
             lambda parts: ShoppingActor(parts.model(), parts.settings.temperature),
             reads_pack=False,
             reads_last_attempt=False,
-        )
+        ),
     },
     arms=(RequestRuleArm, PurchaseOracleArm),
     lessons={"mixed": _mixed_lessons},

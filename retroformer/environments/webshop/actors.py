@@ -1,11 +1,11 @@
-"""Shopper that is a small language model, and arms whose advice is written by rule about requests."""
+"""Shoppers, a small language model and a program, and arms whose advice is written by rule about requests."""
 
 from typing import Literal
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.webshop import compact
-from retroformer.environments.webshop.scripted_play import oracle_advice, rule_advice, writer
+from retroformer.environments.webshop.scripted_play import next_action, oracle_advice, read_advice, rule_advice, writer
 from retroformer.method.protocols import Move, Reflector, Scene
 
 
@@ -27,6 +27,15 @@ class ShoppingActor:
         found = (compact.products(step.observation) for step in reversed(scene.steps))
         shown = next(filter(None, found), ())
         return Move(action=compact.on_site(completion.text, shown), usage=completion.usage)
+
+
+class RuleShopper:
+    """Shopper that is a program: the scripted one, which reads the last advice in plain sentences."""
+
+    async def act(self, scene: Scene) -> Move:
+        """Return the next action on the site. Never raises."""
+        advice = read_advice(" ".join(scene.memory.reflections[-1:]))
+        return Move(action=next_action(scene.opening, scene.steps, scene.choices, advice))
 
 
 class RequestRuleArm(Arm):

@@ -36,6 +36,10 @@ SEARCH_SENTENCES = (
 CHOICE_SENTENCES = ("Choose {values}.", "Select {values}.", "Then choose {values}.", "The options are {values}.")
 OPEN_SENTENCES = ("Open product {number}.", "Take product {number}.", "Buy product {number}.")
 
+_PLAIN = re.compile(
+    r"^(?:Search for (?P<words>.+?)\.(?: |$))?(?:Open product (?P<number>\d)\.(?: |$))?(?:Choose (?P<values>.+)\.)?$"
+)
+
 
 class Advice(NamedTuple):
     """Meaning of a piece of advice, and the meaning of none."""
@@ -54,6 +58,15 @@ class Advice(NamedTuple):
         said += [sentence(OPEN_SENTENCES, number=self.number)] if self.number else []
         said += [sentence(CHOICE_SENTENCES, values=" and ".join(self.values))] if self.values else []
         return " ".join(said)
+
+
+def read_advice(text: str) -> Advice:
+    """Return the meaning of plain sentences; none of what is not said in them."""
+    said = _PLAIN.search(text)
+    if said is None:
+        return Advice()
+    values = tuple(said["values"].split(" and ")) if said["values"] else ()
+    return Advice(said["words"] or "", values, int(said["number"] or 0))
 
 
 class Request(NamedTuple):

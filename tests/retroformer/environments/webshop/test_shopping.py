@@ -17,6 +17,7 @@ from retroformer.environments.webshop.scripted_play import (
     Request,
     next_action,
     oracle_advice,
+    read_advice,
     read_request,
     rule_advice,
 )
@@ -112,6 +113,13 @@ def test_a_request_is_read_with_its_words_and_options() -> None:
     assert rule_advice(request).say() == (
         "Search for slim fit men's shirts short sleeve. Choose sea, blue and 9.5 wide."
     )
+
+
+@pytest.mark.parametrize(
+    "advice", [Advice("men's boots 9.5"), Advice("", ("red",), 2), Advice("a b", ("red", "9.5 wide"), 3), Advice()]
+)
+def test_the_program_reads_what_the_rules_write(advice: Advice) -> None:
+    assert read_advice(advice.say()) == advice
 
 
 def test_a_search_without_results_is_followed_by_the_shopper_s_own(shop: WebshopTaskset) -> None:
