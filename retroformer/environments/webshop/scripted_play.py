@@ -41,7 +41,7 @@ _PLAIN = re.compile(
 )
 
 
-class Advice(NamedTuple):
+class ShoppingAdvice(NamedTuple):
     """Meaning of a piece of advice, and the meaning of none."""
 
     words: str = ""
@@ -60,16 +60,16 @@ class Advice(NamedTuple):
         return " ".join(said)
 
 
-def read_advice(text: str) -> Advice:
+def read_advice(text: str) -> ShoppingAdvice:
     """Return the meaning of plain sentences; none of what is not said in them."""
     said = _PLAIN.search(text)
     if said is None:
-        return Advice()
+        return ShoppingAdvice()
     values = tuple(said["values"].split(" and ")) if said["values"] else ()
-    return Advice(said["words"] or "", values, int(said["number"] or 0))
+    return ShoppingAdvice(said["words"] or "", values, int(said["number"] or 0))
 
 
-class Request(NamedTuple):
+class ShoppingRequest(NamedTuple):
     """Request as a program reads it."""
 
     words: tuple[str, ...]
@@ -78,34 +78,36 @@ class Request(NamedTuple):
     """Values of the options that it names."""
 
 
-def read_request(text: str) -> Request:
+def read_request(text: str) -> ShoppingRequest:
     text = _PRICE.sub("", text)
     values = tuple(match[1] for match in _NAMED_VALUE.finditer(text))
     words = _WORD.findall(_NAMED_VALUE.sub("", text))
-    return Request(tuple(word for word in words if word.lower() not in _FUNCTION_WORDS), values)
+    return ShoppingRequest(tuple(word for word in words if word.lower() not in _FUNCTION_WORDS), values)
 
 
-def rule_advice(request: Request) -> Advice:
+def rule_advice(request: ShoppingRequest) -> ShoppingAdvice:
     """Return the words and the values of the whole request."""
-    return Advice(" ".join(request.words), request.values)
+    return ShoppingAdvice(" ".join(request.words), request.values)
 
 
-def oracle_advice(walkthrough: Sequence[str]) -> Advice:
+def oracle_advice(walkthrough: Sequence[str]) -> ShoppingAdvice:
     """Return the search that shows the wanted product first, and its wanted options."""
     search, _, *options, _ = walkthrough
-    return Advice(search[len("search[") : -1], tuple(option[len("click[") : -1] for option in options))
+    return ShoppingAdvice(search[len("search[") : -1], tuple(option[len("click[") : -1] for option in options))
 
 
-def mixed_advice(request: Request, random: Random) -> Advice:
+def mixed_advice(request: ShoppingRequest, random: Random) -> ShoppingAdvice:
     """Return a few words of the request, a product or some of the options, mostly of little use."""
     most = min(len(request.words), 10)
     drawn = random.sample(range(len(request.words)), random.randint(min(2, most), most))
     words = " ".join(request.words[index] for index in sorted(drawn)) if random.random() < 0.85 else ""
     values = tuple(value for value in request.values if random.random() < 0.5)
-    return Advice(words, values, 0 if words and random.random() < 0.8 else random.randint(1, 3))
+    return ShoppingAdvice(words, values, 0 if words and random.random() < 0.8 else random.randint(1, 3))
 
 
-def writer(rule: str, render: Render, advice: Callable[[Trajectory, Request, Random], Advice]) -> WrittenReflector:
+def writer(
+    rule: str, render: Render, advice: Callable[[Trajectory, ShoppingRequest, Random], ShoppingAdvice]
+) -> WrittenReflector:
     """Return a reflector that is a program: advice drawn by seed and task."""
 
     def write(failure: Trajectory, memory: Memory, seed: int) -> str:
@@ -115,7 +117,7 @@ def writer(rule: str, render: Render, advice: Callable[[Trajectory, Request, Ran
     return WrittenReflector(rule, render, write)
 
 
-def next_action(opening: str, steps: Sequence[Step], choices: Sequence[str], advice: Advice) -> str:
+def next_action(opening: str, steps: Sequence[Step], choices: Sequence[str], advice: ShoppingAdvice) -> str:
     """Return the shopper's next action on the site."""
     request = compact.request_of(opening)
     if not steps or steps[-1].action == _BACK:
@@ -171,7 +173,9 @@ def _last(opening: str, steps: Sequence[Step], said: str) -> str:
     return f"{compact.observation(steps[-1].observation)}\n" if steps else compact.attempt(opening, (), (said,))
 
 
-def _drawn(request: Request, solution: Sequence[str], other: Sequence[str], random: Random) -> tuple[str, Advice]:
+def _drawn(
+    request: ShoppingRequest, solution: Sequence[str], other: Sequence[str], random: Random
+) -> tuple[str, ShoppingAdvice]:
     """Return a kind of advice and advice of it: right, partly right, about another product, or none."""
     kind = random.choices(("none", "oracle", "mixed", "rule", "other"), (0.2, 0.25, 0.3, 0.15, 0.1))[0]
     if kind == "mixed":
@@ -179,7 +183,7 @@ def _drawn(request: Request, solution: Sequence[str], other: Sequence[str], rand
     if kind == "oracle":
         advice = oracle_advice(solution)
         return kind, advice if random.random() < 0.6 else random.choice(
-            (Advice(advice.words), Advice("", advice.values))
+            (ShoppingAdvice(advice.words), ShoppingAdvice("", advice.values))
         )
     whole = {"rule": rule_advice(request), "other": oracle_advice(other)}
-    return kind, whole.get(kind, Advice())
+    return kind, whole.get(kind, ShoppingAdvice())

@@ -13,8 +13,8 @@ from retroformer.environments.webshop import WebshopTaskset, compact
 from retroformer.environments.webshop.actors import ShoppingActor
 from retroformer.environments.webshop.environment import Webshop
 from retroformer.environments.webshop.scripted_play import (
-    Advice,
-    Request,
+    ShoppingAdvice,
+    ShoppingRequest,
     next_action,
     oracle_advice,
     read_advice,
@@ -53,7 +53,7 @@ class OneLine:
         return Completion(text=self.line, usage=Usage())
 
 
-def shopped(shop: WebshopTaskset, idx: int, advice: Advice) -> tuple[str, list[Step], float]:
+def shopped(shop: WebshopTaskset, idx: int, advice: ShoppingAdvice) -> tuple[str, list[Step], float]:
     """Return the opening, the steps and the reward of the scripted shopper."""
     environment, task = shop.environment(), shop.tasks()[idx]
     seen = environment.reset(task)
@@ -66,7 +66,7 @@ def shopped(shop: WebshopTaskset, idx: int, advice: Advice) -> tuple[str, list[S
 
 
 def test_an_attempt_is_short_text_from_which_the_site_s_actions_can_be_read_back(shop: WebshopTaskset) -> None:
-    opening, steps, reward = shopped(shop, 0, Advice("reading lamp", ("sky blue", "9 inch")))
+    opening, steps, reward = shopped(shop, 0, ShoppingAdvice("reading lamp", ("sky blue", "9 inch")))
     text = compact.attempt(opening, steps, ("Search for\nreading lamp.",))
     assert text == (
         f"Request: {compact.request_of(opening)}\n"
@@ -109,21 +109,27 @@ def test_a_request_is_read_with_its_words_and_options() -> None:
     options = "color: sea, blue, and size: 9.5 wide, and price lower than 40.00 dollars"
     text = f"slim fit men's shirts with short sleeve with {options}"
     request = read_request(text)
-    assert request == Request(("slim", "fit", "men's", "shirts", "short", "sleeve"), ("sea, blue", "9.5 wide"))
+    assert request == ShoppingRequest(("slim", "fit", "men's", "shirts", "short", "sleeve"), ("sea, blue", "9.5 wide"))
     assert rule_advice(request).say() == (
         "Search for slim fit men's shirts short sleeve. Choose sea, blue and 9.5 wide."
     )
 
 
 @pytest.mark.parametrize(
-    "advice", [Advice("men's boots 9.5"), Advice("", ("red",), 2), Advice("a b", ("red", "9.5 wide"), 3), Advice()]
+    "advice",
+    [
+        ShoppingAdvice("men's boots 9.5"),
+        ShoppingAdvice("", ("red",), 2),
+        ShoppingAdvice("a b", ("red", "9.5 wide"), 3),
+        ShoppingAdvice(),
+    ],
 )
-def test_the_program_reads_what_the_rules_write(advice: Advice) -> None:
+def test_the_program_reads_what_the_rules_write(advice: ShoppingAdvice) -> None:
     assert read_advice(advice.say()) == advice
 
 
 def test_a_search_without_results_is_followed_by_the_shopper_s_own(shop: WebshopTaskset) -> None:
-    _, steps, _ = shopped(shop, 0, Advice("zebra"))
+    _, steps, _ = shopped(shop, 0, ShoppingAdvice("zebra"))
     assert [step.action for step in steps][:2] == ["search[zebra]", "click[Back to Search]"]
     assert steps[2].action.startswith("search[")
     assert steps[-1].action == "click[Buy Now]"
@@ -134,7 +140,7 @@ def test_the_oracle_s_advice_buys_nearly_every_wanted_product_and_a_retry_withou
     real_shop: WebshopTaskset,
 ) -> None:
     tasks = real_shop.tasks()
-    alone = [shopped(real_shop, idx, Advice())[2] for idx in range(len(tasks))]
+    alone = [shopped(real_shop, idx, ShoppingAdvice())[2] for idx in range(len(tasks))]
     advised = [shopped(real_shop, idx, oracle_advice(real_shop.walkthrough(task)))[2] for idx, task in enumerate(tasks)]
     assert len(tasks) == 104
     assert sum(alone) / len(tasks) < 0.5
