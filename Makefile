@@ -150,8 +150,9 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m train grpo $(ALTERNATIVE) train.weak_reward_model=allow
 	$(RUN) -m train grpo $(ALTERNATIVE) train.grpo.reward=live train.variants.grpo=live
 
-# Rounds 1 and 2 are common; 3 and 4 collect for SFT, 5 and 6 for DPO, 7 and 8 for PPO, each with the newest policy.
-# SFT's are larger, so that it has read as many ratings by round 3 as DPO and PPO, and by round 4 as live returns.
+# Rounds 1 and 2 are common; 3 and 4 collect for SFT, 7 and 8 for DPO, 13 and 14 for PPO, each with the newest policy. A
+# round plays the next collect.tasks games after as many in each round before, so these numbers keep the games apart.
+# SFT's rounds are larger: it has read as many ratings by round 3 as DPO and PPO in the end, by round 4 as live returns.
 ladder: $(LADDER)  ## what do ratings teach? SFT, DPO, PPO and live returns by the ratings they use, five seeds
 	$(RUN) -m eval configs/ladder.yaml
 	$(RUN) -m benchmarks.reward_order configs/ladder.yaml 1,2,3,4,5 reward-2 sft round=9
@@ -170,18 +171,18 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m collect $(SFT) round=4 reflector.endpoint.model=sft-more-3 collect.tasks=768
 	$(RUN) -m train sft $(SFT) round=4
 	$(RUN) -m train dpo $(RUNG) round=2
-	$(RUN) -m collect $(RUNG) round=5 reflector.endpoint.model=dpo-2
-	$(RUN) -m train dpo $(RUNG) round=5
-	$(RUN) -m collect $(RUNG) round=6 reflector.endpoint.model=dpo-5
-	$(RUN) -m train dpo $(RUNG) round=6
+	$(RUN) -m collect $(RUNG) round=7 reflector.endpoint.model=dpo-2
+	$(RUN) -m train dpo $(RUNG) round=7
+	$(RUN) -m collect $(RUNG) round=8 reflector.endpoint.model=dpo-7
+	$(RUN) -m train dpo $(RUNG) round=8
 	$(RUN) -m train reward $(RUNG) round=2
 	$(RUN) -m train ppo $(RUNG) round=2
-	$(RUN) -m collect $(RUNG) round=7 reflector.endpoint.model=ppo-2
-	$(RUN) -m train reward $(RUNG) round=7
-	$(RUN) -m train ppo $(RUNG) round=7
-	$(RUN) -m collect $(RUNG) round=8 reflector.endpoint.model=ppo-7
-	$(RUN) -m train reward $(RUNG) round=8
-	$(RUN) -m train ppo $(RUNG) round=8
+	$(RUN) -m collect $(RUNG) round=13 reflector.endpoint.model=ppo-2
+	$(RUN) -m train reward $(RUNG) round=13
+	$(RUN) -m train ppo $(RUNG) round=13
+	$(RUN) -m collect $(RUNG) round=14 reflector.endpoint.model=ppo-13
+	$(RUN) -m train reward $(RUNG) round=14
+	$(RUN) -m train ppo $(RUNG) round=14
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at10 train.grpo.updates=10
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at40 train.grpo.updates=40
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at160

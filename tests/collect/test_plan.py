@@ -80,5 +80,5 @@ def test_the_command_line_accepts_the_option_and_refuses_unknown_ones(tmp_path: 
 
 def test_a_plan_creates_no_store(tmp_path: Path) -> None:
     experiment = Experiment(run="planned", environment=Alfworld(name="alfworld", source="generated"))
-    assert describe_plan(Config(tmp_path / "config.yaml", (), experiment)).startswith("2000 tasks of split 'train'")
+    assert describe_plan(Config(tmp_path / "config.yaml", (), experiment)).startswith("4000 tasks of split 'train'")
     assert not (tmp_path / "runs").exists()

@@ -83,7 +83,7 @@ def test_a_config_that_requests_no_advice_gets_an_error_that_says_how_to_request
 
 def test_a_split_that_runs_out_of_tasks_reports_how_much_was_written(tmp_path: Path) -> None:
     config = open_config(
-        write_config(tmp_path, NOBODY), "collect.written=50", "collect.tasks=1990", "loop.concurrency=4"
+        write_config(tmp_path, NOBODY), "collect.written=50", "collect.tasks=3990", "loop.concurrency=4"
     )
     with pytest.raises(MissingInput, match=r"ran out of tasks: \d+ of 50 pieces"):
         asyncio.run(write_advice(config))

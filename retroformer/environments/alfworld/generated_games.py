@@ -24,7 +24,7 @@ from retroformer.files.packages import GAMES, package_folder
 from retroformer.method.records import Task
 
 SPLITS = ("train", "held_out")
-LISTED = 2000
+LISTED = 4000
 """Number of games that `tasks` lists; later games can be played by id."""
 _SECOND_COPY = 0.3
 """Probability of one more copy of the wanted thing than the task needs."""

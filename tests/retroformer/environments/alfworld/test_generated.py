@@ -88,7 +88,7 @@ def test_train_and_held_out_share_no_game() -> None:
 
 def test_only_the_wanted_types_are_listed_by_index() -> None:
     tasks = games(task_types=("heat", "two")).tasks()
-    assert len(tasks) == 2000
+    assert len(tasks) == 4000
     assert {task.id.split("/")[2].split("-")[0] for task in tasks} == {"heat", "two"}
     indices = [int(task.id.rsplit("-", 1)[1]) for task in tasks]
     assert indices == sorted(indices)
