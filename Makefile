@@ -16,6 +16,8 @@ ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
 LADDER := $(addprefix ladder-,1 2 3 4 5)
 WEBSHOP := $(addprefix webshop-,1 2 3)
+RATINGS := $(addprefix ratings-,1 2 3)
+WORDINGS := $(addprefix wordings-,1 2 3)
 
 NEEDS_GAMES = @test -n "$(ALFWORLD_DATA)" || { \
 	echo "Name the folder of the ALFWorld games: run alfworld-download, then make $(firstword $(MAKECMDGOALS)) ALFWORLD_DATA=FOLDER."; exit 1; }
@@ -25,8 +27,8 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) ladder $(LADDER) webshop $(WEBSHOP) test test-integrations \
-	test-browser test-docs test-slow test-all test-newest faults gpu gpu-wheels check site clean
+.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) ladder $(LADDER) webshop $(WEBSHOP) ratings $(RATINGS) \
+	wordings $(WORDINGS) test test-integrations test-browser test-docs test-slow test-all test-newest faults gpu gpu-wheels check site clean
 
 install: $(VENV)/.planner
 
@@ -207,6 +209,34 @@ $(WEBSHOP): webshop-%: runs/shopping-actor/actor
 	$(RUN) -m train dpo $(SHOP) round=2
 	$(RUN) -m train reward $(SHOP) round=2
 	$(RUN) -m train ppo $(SHOP) round=2
+
+# About four core-hours each. Round 2 has advice of the SFT model, for the reward model and for live returns.
+ratings: $(RATINGS)  ## what do ratings alone teach, with a language model as actor? needs ALFWORLD_DATA
+	$(RUN) -m eval configs/ratings.yaml
+
+wordings: $(WORDINGS)  ## what only ratings can teach: which words the actor obeys; needs ALFWORLD_DATA
+	$(RUN) -m eval configs/wordings.yaml
+
+$(RATINGS): RATED = configs/ratings.yaml run=$@ 'serve.adapters={actor: household}'
+$(WORDINGS): RATED = configs/wordings.yaml run=$@ 'serve.adapters={actor: runs/half-obeying/actor}'
+$(WORDINGS): runs/half-obeying/actor
+$(RATINGS) $(WORDINGS): RATED += seed=$(lastword $(subst -, ,$@))
+$(RATINGS) $(WORDINGS): $(VENV)/.planner
+	$(NEEDS_GAMES)
+	$(RUN) -m collect warm $(RATED)
+	$(RUN) -m train warm $(RATED)
+	$(RUN) -m collect $(RATED)
+	$(RUN) -m train sft $(RATED)
+	$(RUN) -m collect $(RATED) round=2 reflector.endpoint.model=sft
+	$(RUN) -m train sft $(RATED) round=2
+	$(RUN) -m train sft $(RATED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2
+	$(RUN) -m train reward $(RATED) round=2
+	$(RUN) -m train ppo $(RATED) round=2
+	$(RUN) -m train grpo $(RATED) round=2
+
+runs/half-obeying/actor: | $(VENV)/.planner
+	$(NEEDS_GAMES)
+	$(RUN) -m train actor configs/actor/half-obeying.yaml
 
 PYTEST := $(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 ELSEWHERE := gpu or network or slow
