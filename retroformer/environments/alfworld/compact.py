@@ -138,7 +138,7 @@ def _things(text: str) -> tuple[str, ...]:
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:
-    # Successive numbers differ from their positions by the same amount.
-    grouped = groupby(numbers, key=lambda number: number - numbers.index(number))
-    runs = [list(run) for _, run in grouped]
+    # Successive numbers differ from their places by the same amount.
+    grouped = groupby(enumerate(numbers), key=lambda place_and_number: place_and_number[1] - place_and_number[0])
+    runs = [[number for _, number in run] for _, run in grouped]
     return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

@@ -74,7 +74,7 @@ class ReleasedGames:
         """
         split, types = self._section.split, self._section.task_types
         prefixes = tuple(f"{TYPES[type_]}-" for type_ in types or TYPES)
-        ids = sorted(task_id for task_id in self._ids(split) if task_id.startswith(prefixes))
+        ids = sorted(id_ for id_ in self._games(split).ids if id_.startswith(prefixes) and _is_in(id_, split))
         if split in ROOMS:
             ids.sort(key=lambda task_id: task_id.rpartition("/")[2])
         ids = [task_id for task_id in ids if "movable" not in task_id and "Sliced" not in task_id]
@@ -99,9 +99,9 @@ class ReleasedGames:
 
         Raises MissingInput, UnknownTask, EnvironmentFailure.
         """
-        games, ids = self._games(task.split), self._ids(task.split)
-        if task.id not in ids:  # So an id does not lead out of the folder.
-            close = _suggestion(task.id, ids)
+        games = self._games(task.split)
+        if task.id not in games.ids or not _is_in(task.id, task.split):  # So an id does not lead out of the folder.
+            close = _suggestion(task.id, [id_ for id_ in games.ids if _is_in(id_, task.split)])
             raise UnknownTask(f"No ALFWorld game {task.id!r} in split {task.split!r}. {close}")
         try:
             fields = parse_json(games.read(task.id).decode("utf-8"), "The game file")
@@ -116,10 +116,6 @@ class ReleasedGames:
         if not solvable:
             raise EnvironmentFailure(f"The game {task.id!r} is marked unsolvable: leave it out of the data folder.")
         return in_grammar(game, self._section.grammar)
-
-    def _ids(self, split: str) -> Sequence[str]:
-        ids = self._games(split).ids
-        return [task_id for task_id in ids if room_of(task_id) % 100 in ROOMS[split]] if split in ROOMS else ids
 
     def _games(self, split: str) -> "GameFolder | GamePack":
         if split not in self._splits:
@@ -136,6 +132,11 @@ class ReleasedGames:
 def room_of(task_id: str) -> int:
     """Return the number of a game's room: 308 for `pick_and_place_simple-Mug-None-Desk-308/trial_...`."""
     return int(task_id.partition("/")[0].rpartition("-")[2])
+
+
+def _is_in(task_id: str, split: str) -> bool:
+    """Return True if a game of the split's files belongs to the split: to its rooms, if it is one by room."""
+    return split not in ROOMS or room_of(task_id) % 100 in ROOMS[split]
 
 
 class GameFolder:

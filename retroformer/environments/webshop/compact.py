@@ -30,7 +30,8 @@ _UNSEARCHABLE = re.compile(r"[\[\]#?/]")
 """Signs at which the site's address ends, or which it takes for a list."""
 _REQUEST = re.compile(r"Instruction:\s*(?:Find me )?(.+?) *\n")
 _PRODUCT = re.compile(r"\[(\w+)\] \n(.+?) \n(\$[\d.]+)")
-_OPTION = re.compile(r"^([^\[\]\n]+) (\[.+\])$", re.MULTILINE)
+OPTION = re.compile(r"^([^\[\]\n]+) (\[.+\])$", re.MULTILINE)
+"""Name and values of an option on a product's page."""
 _SCORE = re.compile(r"^Your score \(min 0.0, max 1.0\): ([\d.]+)")
 _BUY = "click[Buy Now]"
 
@@ -76,7 +77,7 @@ def observation(text: str) -> str:
     if score := _SCORE.match(text):
         return f"score {float(score[1]):.2f}"
     if "[Buy Now]" in text:
-        options = (f"{name}: {_values(values)}" for name, values in _OPTION.findall(text))
+        options = (f"{name}: {_values(values)}" for name, values in OPTION.findall(text))
         return "; ".join(options) or "no options"
     return "ok" if text.startswith("You have clicked") else "no"
 

@@ -135,7 +135,7 @@ def next_action(opening: str, steps: Sequence[Step], choices: Sequence[str], adv
 
 def _named(request: str, page: str) -> list[str]:
     """Return a click on the first option of the page, in page order, that the request names."""
-    for values in re.findall(r"^[^\[\]\n]+ (\[.+\])$", page, re.MULTILINE):
+    for _, values in compact.OPTION.findall(page):
         named = [value for value in values[1:-1].split("][") if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", request)]
         if named:
             return [f"click[{max(named, key=len)}]"]
