@@ -77,16 +77,21 @@ demo: $(VENV)/.installed  ## the whole method on two cores in 8 minutes: collect
 try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor, in a minute
 	$(RUN) -m retroformer try
 
+# The stages up to SFT on rated advice, with a config and its overrides.
+define until_sft
+$(RUN) -m collect warm $(1)
+	$(RUN) -m train warm $(1)
+	$(RUN) -m collect $(1)
+	$(RUN) -m train sft $(1)
+endef
+
 # Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
 evidence: $(FRESH)  ## does a trained reflector help a frozen language model? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/report.yaml
 
 $(EVIDENCE): evidence-%: $(VENV)/.planner
 	$(NEEDS_GAMES)
-	$(RUN) -m collect warm $(SEED) run=$@ seed=$*
-	$(RUN) -m train warm $(SEED) run=$@ seed=$*
-	$(RUN) -m collect $(SEED) run=$@ seed=$*
-	$(RUN) -m train sft $(SEED) run=$@ seed=$*
+	$(call until_sft,$(SEED) run=$@ seed=$*)
 
 # About five core-hours. The method is that of seed.yaml with fewer games and fewer texts; each run leaves out one part of
 # it or adds a stage. Stages with fewer texts train for more epochs.
@@ -99,18 +104,12 @@ $(ABLATION): LAST = $(SEED) $(ABLATED) run=$@-last seed=$* reflector.history=las
 $(ABLATION): BEST = $(SEED) $(ABLATED) run=$@-best seed=$* collect.branch=best
 $(ABLATION): ablation-%: $(VENV)/.planner
 	$(NEEDS_GAMES)
-	$(RUN) -m collect warm $(WHOLE)
-	$(RUN) -m train warm $(WHOLE)
-	$(RUN) -m collect $(WHOLE)
-	$(RUN) -m train sft $(WHOLE)
+	$(call until_sft,$(WHOLE))
 	$(RUN) -m train dpo $(WHOLE)
 	$(RUN) -m train reward $(WHOLE)
 	$(RUN) -m train ppo $(WHOLE) train.weak_reward_model=allow
 	$(RUN) -m train grpo $(WHOLE)
-	$(RUN) -m collect warm $(LAST)
-	$(RUN) -m train warm $(LAST)
-	$(RUN) -m collect $(LAST)
-	$(RUN) -m train sft $(LAST)
+	$(call until_sft,$(LAST))
 	mkdir -p runs/$@-best
 	cp -r runs/$@/warm runs/$@-best/
 	$(RUN) -m collect $(BEST)
@@ -141,10 +140,7 @@ alternatives: $(ALTERNATIVES)  ## SFT, DPO, GRPO, PPO and best of n, three seeds
 
 $(ALTERNATIVES): ALTERNATIVE = configs/alternatives.yaml run=$@ seed=$* 'serve.adapters={}'
 $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
-	$(RUN) -m collect warm $(ALTERNATIVE)
-	$(RUN) -m train warm $(ALTERNATIVE)
-	$(RUN) -m collect $(ALTERNATIVE)
-	$(RUN) -m train sft $(ALTERNATIVE)
+	$(call until_sft,$(ALTERNATIVE))
 	$(RUN) -m train reward $(ALTERNATIVE)
 	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.05
 	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.2 train.variants.ppo=near
@@ -201,10 +197,7 @@ runs/shopping-actor/actor: $(VENV)/.installed
 $(WEBSHOP): SHOP = configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA) run=$@ seed=$* \
 	'serve.adapters={actor: runs/shopping-actor/actor}'
 $(WEBSHOP): webshop-%: runs/shopping-actor/actor
-	$(RUN) -m collect warm $(SHOP)
-	$(RUN) -m train warm $(SHOP)
-	$(RUN) -m collect $(SHOP)
-	$(RUN) -m train sft $(SHOP)
+	$(call until_sft,$(SHOP))
 	$(RUN) -m collect $(SHOP) round=2 reflector.endpoint.model=sft
 	$(RUN) -m train dpo $(SHOP) round=2
 	$(RUN) -m train reward $(SHOP) round=2
@@ -223,10 +216,7 @@ $(WORDINGS): runs/half-obeying/actor
 $(RATINGS) $(WORDINGS): RATED += seed=$(lastword $(subst -, ,$@))
 $(RATINGS) $(WORDINGS): $(VENV)/.planner
 	$(NEEDS_GAMES)
-	$(RUN) -m collect warm $(RATED)
-	$(RUN) -m train warm $(RATED)
-	$(RUN) -m collect $(RATED)
-	$(RUN) -m train sft $(RATED)
+	$(call until_sft,$(RATED))
 	$(RUN) -m collect $(RATED) round=2 reflector.endpoint.model=sft
 	$(RUN) -m train sft $(RATED) round=2
 	$(RUN) -m train sft $(RATED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2
