@@ -158,7 +158,7 @@ def _on_ratings(
 ) -> Stage:
     """Describe a stage whose data come from the rated reflections of the rounds so far, or from `recent` ones."""
     rounds = inputs.rounds_read(experiment, recent=recent)
-    return make_stage(name, experiment, data, adapters, inputs.rated_tasks(experiment, rounds))._replace(rounds=rounds)
+    return make_stage(name, experiment, data, adapters, inputs.rated_tasks(experiment, rounds), rounds)
 
 
 def run(stage: Stage, train: Callable[[], None]) -> str:

@@ -95,10 +95,11 @@ def make_stage(
     data: Iterable[Any],
     adapters: Mapping[str, Adapter],
     tasks: Iterable[TrainingTasks] | None = None,
+    rounds: Sequence[int] = (),
 ) -> Stage:
     """Describe the stage `name` on `data` (texts, in JSON's types), with the `adapters` it starts from, by role.
 
-    `tasks` are the tasks behind the data. They do not determine the result, so they are no input.
+    `tasks` are the tasks behind the data, of these `rounds`. They do not determine the result, so they are no input.
     """
     data_sha256, count = _sha256_of_json(data)
     kind = STAGES[name]
@@ -126,7 +127,7 @@ def make_stage(
         "data": data_sha256,
         "adapters": {role: adapter.sha256 for role, adapter in adapters.items()},
     }
-    return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
+    return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()), rounds)
 
 
 def with_fitted_steps(experiment: Experiment, name: str, count: int) -> Experiment:
