@@ -201,7 +201,8 @@ class _Attempts:
         present_NT, failed_NT = np.zeros((2, trials, len(columns)), bool)
         solved_NT, return_NT = np.zeros((2, trials, len(columns)))
         for row in rows:
-            if row.task_id not in columns or row.trial >= trials:
+            # An invalid attempt does not count, wherever it is stored.
+            if row.task_id not in columns or row.trial >= trials or row.outcome == Outcome.INVALID:
                 continue
             if row.candidate or row.repeat:
                 continue  # Evaluation makes one attempt per trial; imported facts may hold more.
