@@ -151,11 +151,12 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 # Rounds 1 and 2 are common; 3 and 4 collect for SFT, 7 and 8 for DPO, 13 and 14 for PPO, each with the newest policy. A
 # round plays the next collect.tasks games after as many in each round before, so these numbers keep the games apart.
 # SFT's rounds are larger: it has read as many ratings by round 3 as DPO and PPO in the end, by round 4 as live returns.
+# Round 9 has fresh pairs for the reward model's accuracy.
 ladder: $(LADDER)  ## what do ratings teach? SFT, DPO, PPO and live returns by the ratings they use, five seeds
-	$(RUN) -m eval configs/ladder.yaml
-	$(RUN) -m benchmarks.reward_order configs/ladder.yaml 1,2,3,4,5 reward-2 sft round=9
+	$(RUN) -m benchmarks.pooled configs/ladder.yaml runs/ladder $(LADDER)
+	$(RUN) -m benchmarks.reward_order configs/ladder.yaml runs/ladder/reward reward-2 sft
 
-$(LADDER): RUNG = configs/ladder.yaml run=$@ seed=$* 'serve.adapters={}'
+$(LADDER): RUNG = configs/ladder.yaml run=$@ seed=$*
 $(LADDER): SFT = $(RUNG) train.variants.sft=more
 $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m collect warm $(RUNG)
@@ -166,7 +167,7 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m train sft $(SFT) round=2
 	$(RUN) -m collect $(SFT) round=3 reflector.endpoint.model=sft-more-2 collect.tasks=512
 	$(RUN) -m train sft $(SFT) round=3
-	$(RUN) -m collect $(SFT) round=4 reflector.endpoint.model=sft-more-3 collect.tasks=768
+	$(RUN) -m collect $(SFT) round=4 reflector.endpoint.model=sft-more-3 collect.tasks=512
 	$(RUN) -m train sft $(SFT) round=4
 	$(RUN) -m train dpo $(RUNG) round=2
 	$(RUN) -m collect $(RUNG) round=7 reflector.endpoint.model=dpo-2
@@ -185,44 +186,47 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at40 train.grpo.updates=40
 	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at160
 	$(RUN) -m collect $(RUNG) round=9 reflector.endpoint.model=sft
+	$(RUN) -m benchmarks.reward_order configs/ladder.yaml runs/ladder/reward reward-2 sft run=$@ seed=$* round=9
+	$(RUN) -m eval configs/ladder.yaml run=$@
 
 # The reward model, DPO and PPO learn from the retries of the second collection alone, whose advice rated SFT wrote.
 webshop: $(WEBSHOP)  ## what do ratings teach a reflector of WebShop? needs WEBSHOP_DATA
-	$(RUN) -m eval configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA)
+	$(RUN) -m benchmarks.pooled configs/webshop-small.yaml runs/webshop $(WEBSHOP) environment.data=$(WEBSHOP_DATA)
 
 runs/shopping-actor/actor: $(VENV)/.installed
 	@test -n "$(WEBSHOP_DATA)" || { echo "Name the folder of WebShop's files: make webshop WEBSHOP_DATA=FOLDER."; exit 1; }
 	$(RUN) -m train actor configs/actor/shopping.yaml environment.data=$(WEBSHOP_DATA)
 
-$(WEBSHOP): SHOP = configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA) run=$@ seed=$* \
-	'serve.adapters={actor: runs/shopping-actor/actor}'
+$(WEBSHOP): SHOP = configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA) run=$@ seed=$*
 $(WEBSHOP): webshop-%: runs/shopping-actor/actor
 	$(call until_sft,$(SHOP))
 	$(RUN) -m collect $(SHOP) round=2 reflector.endpoint.model=sft
 	$(RUN) -m train dpo $(SHOP) round=2
 	$(RUN) -m train reward $(SHOP) round=2
 	$(RUN) -m train ppo $(SHOP) round=2
+	$(RUN) -m eval configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA) run=$@
 
 # About four core-hours each. Round 2 has advice of the SFT model, for the reward model and for live returns.
 ratings: $(RATINGS)  ## what do ratings alone teach, with a language model as actor? needs ALFWORLD_DATA
-	$(RUN) -m eval configs/ratings.yaml
+	$(RUN) -m benchmarks.pooled configs/ratings.yaml runs/ratings $(RATINGS)
 
 wordings: $(WORDINGS)  ## what only ratings can teach: which words the actor obeys; needs ALFWORLD_DATA
-	$(RUN) -m eval configs/wordings.yaml
+	$(RUN) -m benchmarks.pooled configs/wordings.yaml runs/wordings $(WORDINGS)
 
-$(RATINGS): RATED = configs/ratings.yaml run=$@ 'serve.adapters={actor: household}'
-$(WORDINGS): RATED = configs/wordings.yaml run=$@ 'serve.adapters={actor: runs/half-obeying/actor}'
+$(RATINGS): RATED = configs/ratings.yaml run=$@
+$(WORDINGS): RATED = configs/wordings.yaml run=$@
 $(WORDINGS): runs/half-obeying/actor
-$(RATINGS) $(WORDINGS): RATED += seed=$(lastword $(subst -, ,$@))
+$(RATINGS) $(WORDINGS): SEEDED = $(RATED) seed=$(lastword $(subst -, ,$@))
 $(RATINGS) $(WORDINGS): $(VENV)/.planner
 	$(NEEDS_GAMES)
-	$(call until_sft,$(RATED))
-	$(RUN) -m collect $(RATED) round=2 reflector.endpoint.model=sft
-	$(RUN) -m train sft $(RATED) round=2
-	$(RUN) -m train sft $(RATED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2
-	$(RUN) -m train reward $(RATED) round=2
-	$(RUN) -m train ppo $(RATED) round=2
-	$(RUN) -m train grpo $(RATED) round=2
+	$(call until_sft,$(SEEDED))
+	$(RUN) -m collect $(SEEDED) round=2 reflector.endpoint.model=sft
+	$(RUN) -m train sft $(SEEDED) round=2
+	$(RUN) -m train sft $(SEEDED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2
+	$(RUN) -m train reward $(SEEDED) round=2
+	$(RUN) -m train ppo $(SEEDED) round=2
+	$(RUN) -m train grpo $(SEEDED) round=2
+	$(RUN) -m eval $(RATED)
 
 runs/half-obeying/actor: | $(VENV)/.planner
 	$(NEEDS_GAMES)

@@ -29,8 +29,8 @@ from .served_names import WorkerSettings
 from .supervisor import read_first_line
 from .vllm_router import connect
 
-MAX_BATCH_ON_CPU, MAX_BATCH_ON_GPU = 16, 64
-"""Largest numbers of requests decoded together."""
+MAX_BATCH = 64
+"""Largest number of requests decoded together."""
 
 
 def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
@@ -46,8 +46,7 @@ def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     adapters = {str(folder): folder for folder in names.adapters.values()}
     rewards = {str(folder): folder for folder in names.best_of.values()}
     model = Model(base, adapters, dtype, rewards, template_settings, names.quantization)
-    max_batch = MAX_BATCH_ON_GPU if torch.cuda.is_available() else MAX_BATCH_ON_CPU
-    engine = Engine(model, max_batch, settings.gpu_share)
+    engine = Engine(model, MAX_BATCH, settings.gpu_share)
     answers = EngineAnswers(model, engine, ServedModels(model, engine, targets, dtype))
     return _follow(answers, settings, begin)
 

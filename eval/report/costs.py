@@ -83,7 +83,7 @@ def _budget_table(spending: Mapping[str, _Spending], unit: str) -> doc.Table | N
     return doc.table(rows, f"Share of tasks solved within a budget of {unit}.")
 
 
-class _Cost(NamedTuple):
+class Cost(NamedTuple):
     """What it took to make one adapter, or the experience that an arm uses."""
 
     ratings: int
@@ -104,9 +104,12 @@ class _Cost(NamedTuple):
 
 def arm_costs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     """Yield what each arm with a training run cost to make and takes to use, if there is one."""
-    costs = [
-        (arm, _costs(evaluation.experiment, evaluation.experiment.eval.arms[arm.name])) for arm in evaluation.results
-    ]
+    arms = evaluation.experiment.eval.arms
+    return cost_chapter([(arm, costs_of(evaluation.experiment, arms[arm.name])) for arm in evaluation.results])
+
+
+def cost_chapter(costs: Sequence[tuple[ArmResult, Sequence[Cost]]]) -> Iterator[doc.Chapter]:
+    """Yield the chapter on the costs of arms, one cost for each training seed, if any arm cost something."""
     rows = [_row(arm, by_seed) for arm, by_seed in costs if by_seed]
     caption = (
         "What each arm cost to make, per training seed, and to use. Ratings are retries with advice that its stages "
@@ -118,7 +121,7 @@ def arm_costs(evaluation: ReportInput) -> Iterator[doc.Chapter]:
         yield doc.chapter("What the arms cost to make and to use", *_ladder(costs), doc.table(rows, caption))
 
 
-def _ladder(costs: Sequence[tuple[ArmResult, Sequence[_Cost]]]) -> Iterator[doc.Figure]:
+def _ladder(costs: Sequence[tuple[ArmResult, Sequence[Cost]]]) -> Iterator[doc.Figure]:
     """Yield the figure of success against ratings, if some stage was trained with several numbers of them.
 
     The line of a stage begins at the arm that its training started from.
@@ -143,7 +146,7 @@ def _ladder(costs: Sequence[tuple[ArmResult, Sequence[_Cost]]]) -> Iterator[doc.
         yield doc.Figure(name="ratings", caption="Tasks solved by the last trial against ratings read.", chart=chart)
 
 
-def _row(arm: ArmResult, costs: Sequence[_Cost]) -> doc.Row:
+def _row(arm: ArmResult, costs: Sequence[Cost]) -> doc.Row:
     measured = [cost.cpu_seconds for cost in costs if cost.cpu_seconds is not None]
     tasks = max(1, arm.solved_NT.shape[1] * len(arm.seeds))
     return {
@@ -158,19 +161,19 @@ def _row(arm: ArmResult, costs: Sequence[_Cost]) -> doc.Row:
     }
 
 
-def _costs(experiment: Experiment, arm: Arm) -> list[_Cost]:
+def costs_of(experiment: Experiment, arm: Arm) -> list[Cost]:
     """Return the cost of each training seed, or else of each run whose experience the arm uses."""
     if trained := [cost for model in arm.models if (cost := _cost(experiment, model))]:
         return trained
     uses = arm.experience_of(experiment.run).items()
-    return [_Cost(*_used(experiment, run, partial(_is_experience, own), (WRITTEN,))) for run, own in uses]
+    return [Cost(*_used(experiment, run, partial(_is_experience, own), (WRITTEN,))) for run, own in uses]
 
 
 def _is_experience(own: Collection[str], arm: str) -> bool:
     return is_rated(arm) or arm in own
 
 
-def _cost(experiment: Experiment, model: str) -> _Cost | None:
+def _cost(experiment: Experiment, model: str) -> Cost | None:
     """Return what an adapter cost, from the metrics and the store of its run; None for a base or a foreign adapter."""
     folder = served_folder(experiment, adapter_name(model))
     # The copy of a promoted adapter lies deeper in the folder of its run.
@@ -186,7 +189,7 @@ def _cost(experiment: Experiment, model: str) -> _Cost | None:
     whole = [measured for measured in seconds if measured is not None]
     last = stages[0]
     used = last.metrics.inputs.get("adapters", {})
-    return _Cost(
+    return Cost(
         ratings + sum(map(_live_ratings, stages)),
         usage,
         sum(stage.metrics.tokens for stage in stages),

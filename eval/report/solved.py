@@ -229,11 +229,12 @@ def planned_results(
     first = next(iter(first_trials(rates.all_tasks)))
     sha256 = (store.conditions(first) or {}).get("plan_sha256", "")
     stored = ("The plan has the sha256 ", doc.code(sha256), ", which is stored with every attempt at trial 0.")
-    rows = [_planned_row(planned, rates, np.array(clusters)) for planned in comparisons]
+    rows = [planned_row(planned, rates, np.array(clusters)) for planned in comparisons]
     return stored, doc.table(rows, explained, rates.tasks)
 
 
-def _planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDArray[np.str_]) -> doc.Row:
+def planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDArray[np.str_]) -> doc.Row:
+    """Return a planned comparison with its result; `clusters_T` are the clusters of the tasks, or none."""
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[planned.first], arms[planned.second]
     included_T = stats.first_failures(rates.all_tasks)

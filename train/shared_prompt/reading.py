@@ -22,8 +22,9 @@ SEPARATE_ROWS = (
 """What to do about a model that cannot read packed rows, for messages."""
 CHANGED_LOGITS = "set train.trainer=trl for warm, sft and reward, and take another train.base_model for other stages"
 """What to do about a model that changes its logits, for messages."""
-TOKEN_CHUNK, VOCABULARY_CHUNK = 128, 16_384
-"""Tokens and entries of the vocabulary whose logits are in memory at once: 8 MB."""
+TOKEN_CHUNK, VOCABULARY_CHUNK = 128, 4_096
+"""Tokens and entries of the vocabulary whose logits are in memory at once: 2 MB. A larger part of the head, in fp32, is
+mapped and unmapped by the allocator each time, which costs a fifth of the head's time or more on a CPU."""
 
 
 class TokenReadings(NamedTuple):

@@ -104,8 +104,8 @@ def test_dpo_holds_two_policies_and_computes_some_logits_at_once(longchat: Shape
     memory = estimate(case(longchat, "dpo", 3, 2048))
     # Policy and reference; gradient and two moments for the policy's.
     assert memory.adapters_and_optimizer == 2_097_152 * 4 * (2 + 1 + 2)
-    # Three tensors of 128 tokens by 16,384 words, their weights in the head, and hidden states with gradients, in fp32.
-    assert memory.logits == 4 * (3 * 128 * 16_384 + 16_384 * 4096 + 2 * 3 * 2048 * 4096)
+    # Three tensors of 128 tokens by 4,096 words, their weights in the head, and hidden states with gradients, in fp32.
+    assert memory.logits == 4 * (3 * 128 * 4_096 + 4_096 * 4096 + 2 * 3 * 2048 * 4096)
     assert memory.drawing_peak == 0
 
 

@@ -1,0 +1,114 @@
+"""Pools runs of one experiment that differ in their training seed and have played the same held-out tasks.
+
+    python -m benchmarks.pooled EXPERIMENT.yaml FOLDER [RUN ...] [KEY=VALUE ...]
+
+Writes what each evaluated RUN has solved and cost to FOLDER/RUN.json. Then reads all such files of FOLDER, so that the
+runs may be on several machines, and writes FOLDER/pooled.md with its figure: intervals are over seeds and tasks.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.measure.results import ArmResult, SeedResult, arm_results
+from eval.measure.statistics import Rates
+from eval.report import solved
+from eval.report.costs import Cost, cost_chapter, costs_of
+from eval.report.markdown import to_markdown
+from eval.report.report import on_held_out_split
+from eval.view import charts
+from retroformer.config.file import load, load_configs
+from retroformer.config.parts import held_out_tasks
+from retroformer.files import document as doc
+from retroformer.method.records import Usage
+from retroformer.run.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.run.provenance import code_version
+from retroformer.run.store import open_store
+
+
+def found(config: Path, run: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what a run has solved and cost, in JSON's types. Exits if tasks are unfinished."""
+    experiment = on_held_out_split(load_configs(config, [*overrides, f"run={run}"])[0]).experiment
+    tasks, arms, names = held_out_tasks(experiment), experiment.eval.arms, experiment.eval.stored_names
+    own = {stored: own_first_trial(stored) for arm in arms if arms[arm].advises_first for stored in names[arm]}
+    with closing(open_store(experiment)) as store:
+        results = arm_results(store, tasks, names, experiment.loop.trials, own=own)
+        plan = (store.conditions(FIRST_TRIAL) or {}).get("plan_sha256")
+    if left := max(arm.incomplete for arm in results):
+        sys.exit(f"{left} tasks of {run} are unfinished: run `retroformer eval {config} run={run}` first.")
+    return {
+        "code": code_version().model_dump(),
+        "plan_sha256": plan,
+        "tasks": [task.id for task in tasks],
+        "arms": {
+            arm.name: {
+                "shares_first": arm.shares_first,
+                "solved_NT": ["".join(f"{value:.0f}" for value in row) for row in arm.solved_NT],
+                "return_NT": np.round(arm.return_NT, 4).tolist(),
+                "invalid": arm.invalid,
+                "usage": arm.usage.model_dump(),
+                "costs": [
+                    cost._asdict() | {"experience": cost.experience.model_dump()}
+                    for cost in costs_of(experiment, arms[arm.name])
+                ],
+            }
+            for arm in results
+        },
+    }
+
+
+def pooled(name: str, runs: Sequence[dict[str, Any]]) -> ArmResult:
+    """Return the results of an arm with a seed for each run."""
+
+    def seed(run: dict[str, Any]) -> SeedResult:
+        arm = run["arms"][name]
+        results = np.array([list(map(float, row)) for row in arm["solved_NT"]]), np.array(arm["return_NT"])
+        return SeedResult(
+            f"{name}/{run['name']}", *results, *results, arm["invalid"], Usage.model_validate(arm["usage"])
+        )
+
+    return ArmResult(name, tuple(map(seed, runs)), 0, runs[0]["arms"][name]["shares_first"])
+
+
+def costs(name: str, runs: Sequence[dict[str, Any]]) -> list[Cost]:
+    """Return what each seed of an arm has cost."""
+    return [
+        Cost(**cost | {"experience": Usage.model_validate(cost["experience"])})
+        for run in runs
+        for cost in run["arms"][name]["costs"]
+    ]
+
+
+def main(config: Path, folder: Path, *words: str) -> None:
+    overrides = [word for word in words if "=" in word]
+    experiment = load(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in (word for word in words if "=" not in word):
+        (folder / f"{run}.json").write_text(json.dumps({"name": run, **found(config, run, overrides)}) + "\n")
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if any(run["tasks"] != runs[0]["tasks"] for run in runs):
+        sys.exit(f"The runs in {folder} have not played the same tasks, so they cannot be pooled.")
+    arms = [pooled(name, runs) for name in experiment.eval.arms]
+    rates, planned = Rates(arms), experiment.eval.comparisons
+    rows = [solved.planned_row(comparison, rates, np.array([])) for comparison in planned]
+    chapters = (
+        doc.chapter("Solved by trial", solved.solved_by_trial(arms)),
+        *([doc.chapter("Planned comparisons", doc.table(rows, "Over seeds and tasks."))] if rows else []),
+        doc.chapter("Differences", solved.paired_differences(arms), *solved.return_differences(arms)),
+        *cost_chapter([(arm, costs(arm.name, runs)) for arm in arms]),
+    )
+    title = f"{experiment.run}: {len(runs)} training seeds, {len(runs[0]['tasks'])} tasks"
+    report = doc.Report(title=title, run=experiment.run, place=str(folder), chapters=chapters)
+    (folder / "pooled.md").write_text(to_markdown(report))
+    for figure in report.figures:
+        (folder / figure.file_name).write_text(charts.file(figure.chart, figure.caption))
+    print(folder / "pooled.md")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
