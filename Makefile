@@ -191,7 +191,7 @@ $(LADDER): ladder-%: $(VENV)/.installed
 
 # The reward model, DPO and PPO learn from the retries of the second collection alone, whose advice rated SFT wrote.
 webshop: $(WEBSHOP)  ## what do ratings teach a reflector of WebShop? needs WEBSHOP_DATA
-	$(RUN) -m benchmarks.pooled configs/webshop-small.yaml runs/webshop $(WEBSHOP) environment.data=$(WEBSHOP_DATA)
+	$(RUN) -m benchmarks.pooled configs/webshop-small.yaml runs/webshop $(WEBSHOP)
 
 runs/shopping-actor/actor: $(VENV)/.installed
 	@test -n "$(WEBSHOP_DATA)" || { echo "Name the folder of WebShop's files: make webshop WEBSHOP_DATA=FOLDER."; exit 1; }

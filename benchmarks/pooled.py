@@ -1,6 +1,6 @@
 """Pools runs of one experiment that differ in their training seed and have played the same held-out tasks.
 
-    python -m benchmarks.pooled EXPERIMENT.yaml FOLDER [RUN ...] [KEY=VALUE ...]
+    python -m benchmarks.pooled EXPERIMENT.yaml FOLDER [RUN ...]
 
 Writes what each evaluated RUN has solved and cost to FOLDER/RUN.json. Then reads all such files of FOLDER, so that the
 runs may be on several machines, and writes FOLDER/pooled.md with its figure: intervals are over seeds and tasks.
@@ -20,23 +20,23 @@ from eval.measure.statistics import Rates
 from eval.report import solved
 from eval.report.costs import Cost, cost_chapter, costs_of
 from eval.report.markdown import to_markdown
-from eval.report.report import on_held_out_split
 from eval.view import charts
-from retroformer.config.file import load, load_configs
-from retroformer.config.parts import held_out_tasks
+from retroformer.config.file import load
 from retroformer.files import document as doc
-from retroformer.method.records import Usage
+from retroformer.method.records import Task, Usage
 from retroformer.run.arm_names import FIRST_TRIAL, own_first_trial
 from retroformer.run.provenance import code_version
 from retroformer.run.store import open_store
 
 
-def found(config: Path, run: str, overrides: Sequence[str]) -> dict[str, Any]:
+def found(config: Path, run: str) -> dict[str, Any]:
     """Return what a run has solved and cost, in JSON's types. Exits if tasks are unfinished."""
-    experiment = on_held_out_split(load_configs(config, [*overrides, f"run={run}"])[0]).experiment
-    tasks, arms, names = held_out_tasks(experiment), experiment.eval.arms, experiment.eval.stored_names
+    experiment = load(config, [f"run={run}"])
+    arms, names = experiment.eval.arms, experiment.eval.stored_names
     own = {stored: own_first_trial(stored) for arm in arms if arms[arm].advises_first for stored in names[arm]}
     with closing(open_store(experiment)) as store:
+        played = sorted(store.played_tasks(FIRST_TRIAL))
+        tasks = [Task(id=name, environment=experiment.environment.name, split="") for name in played]
         results = arm_results(store, tasks, names, experiment.loop.trials, own=own)
         plan = (store.conditions(FIRST_TRIAL) or {}).get("plan_sha256")
     if left := max(arm.incomplete for arm in results):
@@ -44,7 +44,7 @@ def found(config: Path, run: str, overrides: Sequence[str]) -> dict[str, Any]:
     return {
         "code": code_version().model_dump(),
         "plan_sha256": plan,
-        "tasks": [task.id for task in tasks],
+        "tasks": played,
         "arms": {
             arm.name: {
                 "shares_first": arm.shares_first,
@@ -84,12 +84,11 @@ def costs(name: str, runs: Sequence[dict[str, Any]]) -> list[Cost]:
     ]
 
 
-def main(config: Path, folder: Path, *words: str) -> None:
-    overrides = [word for word in words if "=" in word]
+def main(config: Path, folder: Path, *names: str) -> None:
     experiment = load(config)
     folder.mkdir(parents=True, exist_ok=True)
-    for run in (word for word in words if "=" not in word):
-        (folder / f"{run}.json").write_text(json.dumps({"name": run, **found(config, run, overrides)}) + "\n")
+    for name in names:
+        (folder / f"{name}.json").write_text(json.dumps({"name": name, **found(config, name)}) + "\n")
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if any(run["tasks"] != runs[0]["tasks"] for run in runs):
         sys.exit(f"The runs in {folder} have not played the same tasks, so they cannot be pooled.")
