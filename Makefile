@@ -148,7 +148,7 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m train grpo $(ALTERNATIVE) train.weak_reward_model=allow
 	$(RUN) -m train grpo $(ALTERNATIVE) train.grpo.reward=live train.variants.grpo=live
 
-# Rounds 1 and 2 are common; 3 and 4 collect for SFT, 7 and 8 for DPO, 13 and 14 for PPO, each with the newest policy. A
+# Rounds 1 and 2 are common; 3 and 4 collect for SFT, 10 and 11 for DPO, 13 and 14 for PPO, each with the newest policy. A
 # round plays the next collect.tasks games after as many in each round before, so these numbers keep the games apart.
 # SFT's rounds are larger: it has read as many ratings by round 3 as DPO and PPO in the end, by round 4 as live returns.
 # Round 9 has fresh pairs for the reward model's accuracy.
@@ -170,10 +170,10 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m collect $(SFT) round=4 reflector.endpoint.model=sft-more-3 collect.tasks=512
 	$(RUN) -m train sft $(SFT) round=4
 	$(RUN) -m train dpo $(RUNG) round=2
-	$(RUN) -m collect $(RUNG) round=7 reflector.endpoint.model=dpo-2
-	$(RUN) -m train dpo $(RUNG) round=7
-	$(RUN) -m collect $(RUNG) round=8 reflector.endpoint.model=dpo-7
-	$(RUN) -m train dpo $(RUNG) round=8
+	$(RUN) -m collect $(RUNG) round=10 reflector.endpoint.model=dpo-2
+	$(RUN) -m train dpo $(RUNG) round=10
+	$(RUN) -m collect $(RUNG) round=11 reflector.endpoint.model=dpo-10
+	$(RUN) -m train dpo $(RUNG) round=11
 	$(RUN) -m train reward $(RUNG) round=2
 	$(RUN) -m train ppo $(RUNG) round=2
 	$(RUN) -m collect $(RUNG) round=13 reflector.endpoint.model=ppo-2
