@@ -105,6 +105,12 @@ SHOW = "see retroformer show runs/riddles --arm "
             "Most likely the agent ignores advice: 12 of 12 retries repeated the failed attempt action by action: "
             f"{SHOW}eval/trained --task held-out-0.",
         ),
+        # An adapter of another run: this one has collected nothing.
+        (
+            Facts(is_ignored=True),
+            "Most likely the agent ignores advice: 12 of 12 retries repeated the failed attempt action by action: "
+            f"{SHOW}eval/trained --task held-out-0.",
+        ),
         (
             Facts(is_cut=True, collected=(MIXED, *[VAIN] * 5)),
             "Most likely there is too little to imitate: 1 of 12 collected pieces of advice helped, and a stronger "
