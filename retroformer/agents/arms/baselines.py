@@ -1,7 +1,6 @@
 """Arms without a reflector: no advice, phrases without content, one document for all, and another task's advice."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -9,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field
 
 from retroformer.agents.arms.arm import Arm, ArmParts, ArmSetting, EarlyArm
+from retroformer.agents.reflector import WrittenReflector
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import read_text
 from retroformer.files.document import Words, code, emphasis
 from retroformer.files.text import sha256_of, storable
 from retroformer.method.protocols import Reflector
-from retroformer.method.records import Author, Memory, Reflection, Sampling, Task, Trajectory
+from retroformer.method.records import Author, Memory, Reflection, Task, Trajectory
 from retroformer.run.arm_names import DOCUMENT
 
 if TYPE_CHECKING:
@@ -70,20 +70,21 @@ class PhraseArm(EarlyArm):
     kind: Literal["phrase"] = "phrase"
 
     def build(self, parts: ArmParts) -> Reflector:
-        return PhraseReflector()
+        return phrase_reflector()
 
     def describe(self) -> str:
         return f"a fixed sentence without information{self.when}"
 
 
-class PhraseReflector:
-    """Reflector that gives phrases without content."""
+def phrase_reflector() -> WrittenReflector:
+    """Return a reflector that gives phrases without content, drawn by seed and task."""
+    return WrittenReflector(
+        "phrase", _no_prompt, lambda failure, memory, seed: seeded(failure.task, seed).choice(PHRASES)
+    )
 
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return one of PHRASES, drawn by seed and task."""
-        text = seeded(trajectory.task, seed).choice(PHRASES)
-        author = Author(endpoint="rule", model="phrase")
-        return Reflection(text=text, prompt=(), author=author, sampling=Sampling(seed=seed))
+
+def _no_prompt(failure: Trajectory, memory: Memory) -> tuple[()]:
+    return ()
 
 
 class DocumentArm(EarlyArm):
@@ -94,7 +95,7 @@ class DocumentArm(EarlyArm):
     """Path of the text file."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        return DocumentReflector(self.text)
+        return document_reflector(self.text)
 
     @property
     def text(self) -> str:
@@ -118,16 +119,11 @@ class DocumentArm(EarlyArm):
         return "the text of ", code(self.file), f", the same after every failure{self.when}"
 
 
-@dataclass(frozen=True)
-class DocumentReflector:
-    """Reflector that gives the same text on every failure."""
-
-    text: str
-
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return the document; a memory that already holds it gets a blank text, so that it is read once."""
-        text = "" if self.text in memory.reflections else self.text
-        return Reflection(text=text, prompt=(), author=Author(endpoint="rule", model="document"))
+def document_reflector(text: str) -> WrittenReflector:
+    """Return a reflector that gives this text; a memory that holds it gets a blank one, so that it is read once."""
+    return WrittenReflector(
+        "document", _no_prompt, lambda failure, memory, seed: "" if text in memory.reflections else text
+    )
 
 
 class PlaceboArm(Arm):

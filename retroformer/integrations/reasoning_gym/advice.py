@@ -1,8 +1,7 @@
 """Advice by rule for families of reasoning-gym, and the check of whether advice gives the answer away."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
 from threading import Lock
 from types import MappingProxyType
@@ -10,15 +9,15 @@ from typing import Any, Literal, get_args
 
 from retroformer.agents.arms.arm import Arm, ArmParts
 from retroformer.agents.arms.baselines import PHRASES
+from retroformer.agents.reflector import WrittenReflector
 from retroformer.config.imports import require_extra
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.tasksets import row_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import Split
 from retroformer.integrations.reasoning_gym.taskset import places_of
-from retroformer.method.prompts import Render
 from retroformer.method.protocols import Reflector
-from retroformer.method.records import Author, Memory, Reflection, Sampling, Trajectory
+from retroformer.method.records import Trajectory
 
 METHODS: Mapping[str, str] = MappingProxyType(
     {
@@ -51,34 +50,21 @@ class MethodArm(Arm):
     kind: Literal["rule"] = "rule"
 
     def build(self, parts: ArmParts) -> Reflector:
-        return MethodReflector(parts.render(), fitting_method)
+        return WrittenReflector("methods", parts.render(), lambda failure, *_: fitting_method(failure.task.id))
 
     def describe(self) -> str:
         return "the sentence written beforehand for the task's family"
 
 
-class MethodReflector:
-    """Reflector without a model that chooses a sentence by task and seed."""
-
-    def __init__(self, render: Render, choose: Callable[[str, int], str]) -> None:
-        self._render, self._choose = render, choose
-
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return the chosen sentence; the same inputs give the same advice."""
-        return Reflection(
-            text=self._choose(trajectory.task.id, seed),
-            prompt=self._render(trajectory, memory),
-            author=Author(endpoint="rule", model="methods"),
-            sampling=Sampling(seed=seed),
-        )
-
-
 def mixed_lessons(parts: LessonParts) -> Reflector:
     """Return the writer of the warm start's advice."""
-    return MethodReflector(parts.render, partial(mixed_method, families=tuple(parts.section.families)))
+    families = tuple(parts.section.families)
+    return WrittenReflector(
+        "methods", parts.render, lambda failure, memory, seed: mixed_method(failure.task.id, seed, families)
+    )
 
 
-def fitting_method(task_id: str, seed: int = 0) -> str:
+def fitting_method(task_id: str) -> str:
     """Return the method of the task's family, or a phrase without content if it has none here."""
     return METHODS.get(family_of(task_id), PHRASES[0])
 

@@ -7,10 +7,10 @@ import pytest
 from retroformer.agents.arms.baselines import (
     PHRASES,
     UNSUITABLE,
-    DocumentReflector,
     NoReflector,
-    PhraseReflector,
     PlaceboReflector,
+    document_reflector,
+    phrase_reflector,
 )
 from retroformer.errors import MissingInput
 from retroformer.method.records import Key, Memory, Usage
@@ -38,7 +38,7 @@ def test_no_reflector_writes_nothing_and_costs_nothing() -> None:
 
 def test_a_phrase_is_drawn_by_task_and_seed_for_any_environment() -> None:
     def phrases(name: str) -> list[str]:
-        return [asyncio.run(PhraseReflector().reflect(attempt_at(task(name)), Memory(), n)).text for n in range(200)]
+        return [asyncio.run(phrase_reflector().reflect(attempt_at(task(name)), Memory(), n)).text for n in range(200)]
 
     assert set(phrases("a")) == set(PHRASES)
     assert phrases("a") == phrases("a")
@@ -46,7 +46,7 @@ def test_a_phrase_is_drawn_by_task_and_seed_for_any_environment() -> None:
 
 
 def test_a_document_is_remembered_once() -> None:
-    reflector, memory = DocumentReflector("Search every drawer."), Memory()
+    reflector, memory = document_reflector("Search every drawer."), Memory()
     for _ in range(2):
         memory = memory.remember(asyncio.run(reflector.reflect(attempt_at(), memory, 0)).text, 3)
     assert memory.reflections == ("Search every drawer.",)

@@ -124,8 +124,8 @@ def test_warm_start_advice_is_of_all_kinds_and_the_same_each_time() -> None:
 
 
 def test_advice_by_rule_is_the_method_of_the_family() -> None:
-    assert fitting_method("held_out/gcd/3", 7) == METHODS["gcd"]
-    assert fitting_method("held_out/a_new_family/3", 7) not in METHODS.values()
+    assert fitting_method("held_out/gcd/3") == METHODS["gcd"]
+    assert fitting_method("held_out/a_new_family/3") not in METHODS.values()
 
 
 @pytest.mark.slow
