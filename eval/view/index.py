@@ -15,9 +15,10 @@ from pathlib import Path
 from retroformer.coach.stories.reading import story_arms, stream_stories
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.coach.stories.story import Story, Turn
+from retroformer.environments.tasksets import texts_of
 from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
-from retroformer.method.records import Outcome, Trajectory
+from retroformer.method.records import Outcome
 from retroformer.method.repetition import words_of
 from retroformer.run.store.rows import ArmCounts
 
@@ -200,7 +201,7 @@ def _write_story(connection: sqlite3.Connection, story: Story, facts: str) -> No
     mark = next((row["mark"] for row in connection.execute(f"SELECT mark FROM story {_OWN}", key)), "")
     _delete_story(connection, key)
     # Retries repeat much of what they read, so each text is kept once.
-    steps = dict.fromkeys(text for turn in story.turns for attempt in turn.attempts for text in _texts(attempt))
+    steps = dict.fromkeys(text for turn in story.turns for attempt in turn.attempts for text in texts_of(attempt))
     texts = (story.task.key, "\n".join(turn.advice for turn in story.turns), "\n".join(steps))
     # The full-text entry of the earlier version stays under an id that no story has.
     identity = connection.execute("INSERT INTO words (task, advice, steps) VALUES (?, ?, ?)", texts).lastrowid
@@ -260,9 +261,3 @@ def _outcome(story: Story) -> str:
     if story.blocked or any(attempt.outcome is Outcome.INVALID for turn in story.turns for attempt in turn.attempts):
         return "invalid"
     return "failed"
-
-
-def _texts(attempt: Trajectory) -> Iterator[str]:
-    yield attempt.opening
-    for step in attempt.steps:
-        yield from (step.thought, step.action, step.observation)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from retroformer.environments.hotpotqa.environment import NOT_FOUND, parse, unquoted
 from retroformer.environments.hotpotqa.metrics import CLOSED_ANSWERS, ENGLISH, normalize
+from retroformer.environments.tasksets import texts_of
 from retroformer.files.document import code
 from retroformer.method.records import Lesson, Outcome, Task, Trajectory
 
@@ -42,7 +43,7 @@ class GoldAnswerLeak:
         is_common = all(word in ENGLISH or word in CLOSED_ANSWERS or len(word) == 1 for word in words)
         if is_common or not holds(advice, gold):
             return ""
-        return "" if any(holds(text, gold) for attempt in attempts for text in _texts(attempt)) else gold
+        return "" if any(holds(text, gold) for attempt in attempts for text in texts_of(attempt)) else gold
 
 
 def holds(text: str, phrase: str) -> bool:
@@ -59,12 +60,6 @@ def _forms(text: str) -> tuple[str, str]:
     folded = _folded(text)
     words = (word for word in _WORD.findall(folded) if word not in _ARTICLES)
     return f" {' '.join(words)} ", f" {normalize(folded)} "
-
-
-def _texts(attempt: Trajectory) -> Iterator[str]:
-    yield attempt.opening
-    for step in attempt.steps:
-        yield from (step.thought, step.action, step.observation)
 
 
 def _folded(text: str) -> str:

@@ -1,7 +1,7 @@
 """Advice by rule for families of reasoning-gym, and the check of whether advice gives the answer away."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from threading import Lock
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from retroformer.agents.arms.baselines import PHRASES
 from retroformer.agents.reflector import WrittenReflector
 from retroformer.config.imports import require_extra
 from retroformer.environments.extras import LessonParts
-from retroformer.environments.tasksets import row_of
+from retroformer.environments.tasksets import row_of, texts_of
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import Split
 from retroformer.integrations.reasoning_gym.taskset import places_of
@@ -120,16 +120,10 @@ class AnswerLeak:
             answer = self._datasets[task.id.partition("/")[0]].text("answer", *place)
         if not holds(advice, answer):
             return ""
-        return "" if any(holds(text, answer) for attempt in attempts for text in _texts(attempt)) else answer
+        return "" if any(holds(text, answer) for attempt in attempts for text in texts_of(attempt)) else answer
 
 
 def holds(text: str, answer: str) -> bool:
     """Return True if the answer stands in a text as a whole word or number: 24 is neither in 124 nor in -24 or 2.24."""
     whole = rf"(?<![\w.-]){re.escape(answer.strip().casefold())}(?!\w|\.\d)"
     return bool(answer.strip()) and re.search(whole, text.casefold()) is not None
-
-
-def _texts(attempt: Trajectory) -> Iterator[str]:
-    yield attempt.opening
-    for step in attempt.steps:
-        yield from (step.thought, step.action, step.observation)
