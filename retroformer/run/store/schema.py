@@ -37,8 +37,15 @@ def _usage_columns() -> list[sa.Column[Any]]:
     return [*counts, sa.Column("dollars", sa.Float, nullable=False, server_default="0")]
 
 
-def _conditions_column() -> sa.Column[Any]:
-    return sa.Column("conditions_sha256", sa.String, nullable=False, server_default=UNDECLARED)
+def _last_columns(*, record: bool) -> list[sa.Column[Any]]:
+    """Return the columns that every fact has beside its own; an invalid attempt has no record."""
+    return [
+        *_usage_columns(),
+        sa.Column("conditions_sha256", sa.String, nullable=False, server_default=UNDECLARED),
+        *([sa.Column("record", sa.Text, nullable=False)] if record else []),
+        sa.Column("stored_at", sa.String, nullable=False),
+        sa.Column(CHECKSUM, sa.String),
+    ]
 
 
 TRAJECTORIES = sa.Table(
@@ -51,11 +58,7 @@ TRAJECTORIES = sa.Table(
     sa.Column("judged", sa.Boolean),
     sa.Column("episode_return", sa.Float, nullable=False),
     sa.Column("actions", sa.Integer, nullable=False),
-    *_usage_columns(),
-    _conditions_column(),
-    sa.Column("record", sa.Text, nullable=False),
-    sa.Column("stored_at", sa.String, nullable=False),
-    sa.Column(CHECKSUM, sa.String),
+    *_last_columns(record=True),
 )
 REFLECTIONS = sa.Table(
     "reflections",
@@ -65,11 +68,7 @@ REFLECTIONS = sa.Table(
     sa.Column("text", sa.String, nullable=False),
     sa.Column("model", sa.String, nullable=False),
     sa.Column("adapter_sha256", sa.String),
-    *_usage_columns(),
-    _conditions_column(),
-    sa.Column("record", sa.Text, nullable=False),
-    sa.Column("stored_at", sa.String, nullable=False),
-    sa.Column(CHECKSUM, sa.String),
+    *_last_columns(record=True),
 )
 INVALIDS = sa.Table(
     "invalids",
@@ -77,10 +76,7 @@ INVALIDS = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     *_key_columns(primary=False),
     sa.Column("cause", sa.String, nullable=False),
-    *_usage_columns(),
-    _conditions_column(),
-    sa.Column("stored_at", sa.String, nullable=False),
-    sa.Column(CHECKSUM, sa.String),
+    *_last_columns(record=False),
 )
 FACTS = (TRAJECTORIES, REFLECTIONS, INVALIDS)
 CONDITIONS = sa.Table(
