@@ -33,8 +33,6 @@ and 1 in all environments here."""
 TASKS_AT_ONCE = 10
 """Number of tasks after which the arm learns from their gains: fewer would leave endpoints idle, and with more, later
 tasks would learn less."""
-_MANY_PIECES = 20_000
-"""Number of pieces above which a retrieval takes milliseconds and runs in a thread, not to block the event loop."""
 
 
 class RetrievedArm(Arm):
@@ -182,10 +180,8 @@ class RetrievingReflector:
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return the best piece that is not in memory yet, with its source; blank if none is left."""
-        if len(self._pieces) > _MANY_PIECES:
-            best = await asyncio.to_thread(self._best, trajectory, memory)
-        else:
-            best = self._best(trajectory, memory)
+        # With many pieces it takes milliseconds, in which the event loop must not be blocked.
+        best = await asyncio.to_thread(self._best, trajectory, memory)
         if best is None:
             return Reflection(text="", prompt=(), author=Author(endpoint="memory", model="none"))
         author = Author(endpoint="memory", model=best.uses[0].source)
