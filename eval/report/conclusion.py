@@ -68,7 +68,7 @@ class MissingGain:
         helped = [group for group in groups if max(group, default=0) > 0]
         positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, groups))
         yield (
-            0 < total and positive < max(FEW_POSITIVES, LEAST_HELPFUL * total),
+            total > 0 and positive < max(FEW_POSITIVES, LEAST_HELPFUL * total),
             f"Most likely there is too little to imitate: {positive} of {total} collected pieces of advice helped, and "
             "a stronger model that writes while collecting (reflector.teacher) gives more",
             "show {} --arm collect",

@@ -15,11 +15,10 @@ from pathlib import Path
 from retroformer.coach.stories.reading import story_arms, stream_stories
 from retroformer.coach.stories.runs import OpenRun
 from retroformer.coach.stories.story import Story, Turn
-from retroformer.environments.tasksets import texts_of
 from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
 from retroformer.method.records import Outcome
-from retroformer.method.repetition import words_of
+from retroformer.method.repetition import texts_of, words_of
 from retroformer.run.store.rows import ArmCounts
 
 SORTS = {

@@ -1,11 +1,11 @@
-"""What environments share: tasks by their ids, tasks of a user's own in a JSON lines file, refusals, texts of attempts.
+"""What environments share: tasks by their ids, tasks of a user's own in a JSON lines file, and refusals.
 
 A task in a file has an `id`, perhaps a `split`, and whatever the agent needs.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import MIB, json_rows
 from retroformer.method.protocols import Environment
-from retroformer.method.records import Name, Record, Task, Trajectory
+from retroformer.method.records import Name, Record, Task
 
 _LINE_BYTES, _FILE_BYTES = 16 * MIB, 4096 * MIB
 _TASK_FORM = 'a task is an object such as {"id": "sum-1", "input": "What is 2 + 3?"}'
@@ -77,13 +77,6 @@ def row_of(rows: Mapping[str, Row], task: Task) -> Row:
     if task.sha256 and task.sha256 != row_sha256(rows[task.id]):
         raise EnvironmentFailure(f"The task {task.id!r} has changed since it was played: give it another id.")
     return rows[task.id]
-
-
-def texts_of(attempt: Trajectory) -> Iterator[str]:
-    """Yield what an attempt shows: its opening, and the texts of its steps."""
-    yield attempt.opening
-    for step in attempt.steps:
-        yield from (step.thought, step.action, step.observation)
 
 
 def not_reset() -> EnvironmentFailure:

@@ -5,7 +5,7 @@ repetition counts, and a quoted observation counts as much as a quoted action.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from retroformer.method.records import Reflection, Trajectory
@@ -18,6 +18,13 @@ RESTATEMENT_SHARE = 0.5
 
 def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
+
+
+def texts_of(attempt: Trajectory) -> Iterator[str]:
+    """Yield what an attempt shows: its opening, and the texts of its steps."""
+    yield attempt.opening
+    for step in attempt.steps:
+        yield from (step.thought, step.action, step.observation)
 
 
 def n_grams(text: str, n: int) -> list[tuple[str, ...]]:

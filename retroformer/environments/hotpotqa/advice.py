@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from retroformer.environments.hotpotqa.environment import NOT_FOUND, parse, unquoted
 from retroformer.environments.hotpotqa.metrics import CLOSED_ANSWERS, ENGLISH, normalize
-from retroformer.environments.tasksets import texts_of
 from retroformer.files.document import code
 from retroformer.method.records import Lesson, Outcome, Task, Trajectory
+from retroformer.method.repetition import texts_of
 
 _WORD = re.compile(r"\w+")
 _ARTICLES = frozenset({"a", "an", "the"})
