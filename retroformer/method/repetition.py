@@ -6,7 +6,6 @@ repetition counts, and a quoted observation counts as much as a quoted action.
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from retroformer.method.records import Reflection, Trajectory
 
@@ -72,7 +71,4 @@ def text_before(reflection: Reflection, failure: Trajectory | None) -> str:
     """Return what the reflector read last: the end of its prompt, else the attempt."""
     if reflection.prompt:
         return reflection.prompt[-1].content
-    if failure is None:
-        return ""
-    steps = ((step.thought, step.action, step.observation) for step in failure.steps)
-    return "\n".join((failure.opening, *chain.from_iterable(steps)))
+    return "" if failure is None else "\n".join(texts_of(failure))
