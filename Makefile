@@ -182,9 +182,7 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m collect $(RUNG) round=14 reflector.endpoint.model=ppo-13
 	$(RUN) -m train reward $(RUNG) round=14
 	$(RUN) -m train ppo $(RUNG) round=14
-	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at10 train.grpo.updates=10
-	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at40 train.grpo.updates=40
-	$(RUN) -m train grpo $(RUNG) round=2 train.variants.grpo=at160
+	$(RUN) -m train grpo $(RUNG) round=2
 	$(RUN) -m collect $(RUNG) round=9 reflector.endpoint.model=sft
 	$(RUN) -m benchmarks.reward_order configs/ladder.yaml runs/ladder/reward reward-2 sft run=$@ seed=$* round=9
 	$(RUN) -m eval configs/ladder.yaml run=$@

@@ -89,6 +89,15 @@ class Stage(NamedTuple):
         return self.experiment.folder / "logs" / self.folder.name
 
 
+def after_updates(stage: Stage, updates: int) -> Stage:
+    """Return the stage as whose variant the policy is published after so many updates."""
+    train = stage.experiment.train
+    variants = train.variants | {stage.name: f"{train.variants.get(stage.name, '')}at{updates}"}
+    return stage._replace(
+        experiment=stage.experiment.model_copy(update={"train": train.model_copy(update={"variants": variants})})
+    )
+
+
 def make_stage(
     name: str,
     experiment: Experiment,
@@ -119,7 +128,8 @@ def make_stage(
         # Another port or tolerance of the server changes nothing.
         "sampled_by_server": train.generation is not None if kind.on_policy else None,
         "pair_weight": train.pair_weight if kind.responses == 2 else None,
-        "optimizer": train.settings(name).model_dump(),
+        # What is published on the way changes nothing at the end.
+        "optimizer": train.settings(name).model_dump(exclude={"milestones"}),
         "batch_size": train.batch_size if kind.on_groups else None,
         "micro_batch_tokens": None if kind.trains_actor else train.micro_batch_tokens,
         "chat_template_kwargs": train.chat_template_kwargs,

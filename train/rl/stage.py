@@ -44,7 +44,7 @@ from ..data.samples import Prompt, RatedGroup, prompt_ids
 from ..loop import Facts, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
-from ..stage import Meter, Stage, publish, warn_if_still
+from ..stage import Meter, Stage, after_updates, publish, warn_if_still
 from . import grpo, ppo
 from .alarms import Describe, describer, first_alarms, with_alarms
 from .checkpoint import Checkpoints
@@ -157,14 +157,26 @@ def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, update
         divergence = f"  kl {history[-1]['kl']:.2f}" if "kl" in history[-1] else ""
         return f"score {history[-1]['score']:+.2f}{divergence}"
 
-    take(stage, "update", settings.updates, with_alarms(updates, history), history, run.checkpoints.save, status)
-    metrics = {
-        "prompts": len(run.prompts),
-        "updates": len(history),
-        "resumed_from_update": resumed_from,
-        "alarms": first_alarms(history),
-        "history": history,
-        **sampler_identity(run.answer),
-    }
-    tokens = sum(int(facts["tokens"] * settings.epochs) for facts in history)
-    publish(stage, run.model.save_policy, metrics | run.meter.read(tokens, resumed_from))
+    def publish_policy(stage: Stage, history: Sequence[Facts]) -> None:
+        metrics = {
+            "prompts": len(run.prompts),
+            "updates": len(history),
+            "resumed_from_update": resumed_from,
+            "alarms": first_alarms(history),
+            "history": history,
+            **sampler_identity(run.answer),
+        }
+        tokens = sum(int(facts["tokens"] * settings.epochs) for facts in history)
+        publish(stage, run.model.save_policy, metrics | run.meter.read(tokens, resumed_from))
+
+    def with_milestones(updates: Iterator[Facts]) -> Iterator[Facts]:
+        for facts in updates:
+            done = [*history, facts]
+            if isinstance(settings, Grpo) and len(done) in settings.milestones:
+                # Before the checkpoint of this update: a run that is killed in between repeats the update.
+                publish_policy(after_updates(stage, len(done)), done)
+            yield facts
+
+    taken = with_milestones(with_alarms(updates, history))
+    take(stage, "update", settings.updates, taken, history, run.checkpoints.save, status)
+    publish_policy(stage, history)

@@ -129,6 +129,14 @@ class Grpo(Updates):
     dapo: bool = False
     """If true, the changes of DAPO: a wider clipping range above, the same weight for all tokens of a batch, and groups
     with equal rewards, from which nothing can be learned, are replaced once by groups on other failures."""
+    milestones: tuple[Positive, ...] = ()
+    """Numbers of updates, below `updates`, after which the policy so far is published, too: as the variant `atN`."""
+
+    @model_validator(mode="after")
+    def _reaches_its_milestones(self) -> Self:
+        if self.milestones and max(self.milestones) >= self.updates:
+            raise ValueError(f"the milestone {max(self.milestones)} is not below updates={self.updates}: leave it out")
+        return self
 
 
 class Sac(Section):

@@ -72,6 +72,31 @@ def test_a_killed_run_against_the_reward_model_ends_like_an_unbroken_one(
     assert served.aliases == {"reflector": "grpo"}
 
 
+def test_a_milestone_is_the_policy_of_a_run_that_ends_there_also_after_a_kill(
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_file(workplace, tiny_base, grpo=QUICK | {"updates": 4, "milestones": [1, 3]})
+    collect(config)
+    fresh_adapters(workplace / "runs/tiny", load(config))
+    kill_at(workplace, "update-000002.pt", "grpo", config)
+    train_in(workplace, "grpo", config)
+    for updates in (1, 3):
+        override = [f"train.grpo.updates={updates}", "train.grpo.milestones=[]", "train.variants.grpo=ends"]
+        main(["grpo", str(config), *override])
+        ended, passed = (
+            json.loads((workplace / f"runs/tiny/grpo-{variant}/metrics.json").read_text())
+            for variant in ("ends", f"at{updates}")
+        )
+        assert passed["adapter_sha256"] == ended["adapter_sha256"]
+        assert passed["updates"] == len(passed["history"]) == updates
+    assert {"grpo", "grpo-at1", "grpo-at3"} <= served_names(load(config)).adapters.keys()
+    capsys.readouterr()
+    main(["grpo", str(config), "train.grpo.milestones=[]"])
+    assert "grpo is already done with these inputs" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="the milestone 4 is not below updates=4: leave it out"):
+        load(config, ["train.grpo.milestones=[2, 4]"])
+
+
 def moody_scholar(body: Body) -> str:
     """An actor that knows the answer if the hash of its prompt is even."""
     knows = hashlib.sha256(prompt_of(body).encode()).digest()[0] % 2 == 0
