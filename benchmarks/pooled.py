@@ -49,7 +49,8 @@ def found(config: Path, run: str) -> dict[str, Any]:
             arm.name: {
                 "shares_first": arm.shares_first,
                 "solved_NT": ["".join(f"{value:.0f}" for value in row) for row in arm.solved_NT],
-                "return_NT": np.round(arm.return_NT, 4).tolist(),
+                # None: the return is 1 for a solved task, else 0.
+                "return_NT": None if (arm.return_NT == arm.solved_NT).all() else np.round(arm.return_NT, 4).tolist(),
                 "invalid": arm.invalid,
                 "usage": arm.usage.model_dump(),
                 "costs": [
@@ -67,7 +68,9 @@ def pooled(name: str, runs: Sequence[dict[str, Any]]) -> ArmResult:
 
     def seed(run: dict[str, Any]) -> SeedResult:
         arm = run["arms"][name]
-        results = np.array([list(map(float, row)) for row in arm["solved_NT"]]), np.array(arm["return_NT"])
+        solved_of_trials = np.array([list(map(float, row)) for row in arm["solved_NT"]])
+        returns = np.array(arm["return_NT"]) if arm["return_NT"] else solved_of_trials
+        results = solved_of_trials, returns
         return SeedResult(
             f"{name}/{run['name']}", *results, *results, arm["invalid"], Usage.model_validate(arm["usage"])
         )
