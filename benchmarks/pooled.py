@@ -30,8 +30,10 @@ from retroformer.run.store import open_store
 
 
 def found(config: Path, run: str) -> dict[str, Any]:
-    """Return what a run has solved and cost, in JSON's types. Exits if tasks are unfinished."""
+    """Return what a run has solved and cost, in JSON's types. Exits if it is not evaluated, or tasks are unfinished."""
     experiment = load(config, [f"run={run}"])
+    if not experiment.has_store:
+        sys.exit(f"No run {run}: run `retroformer eval {config} run={run}` first.")
     arms, names = experiment.eval.arms, experiment.eval.stored_names
     own = {stored: own_first_trial(stored) for arm in arms if arms[arm].advises_first for stored in names[arm]}
     with closing(open_store(experiment)) as store:
@@ -68,12 +70,10 @@ def pooled(name: str, runs: Sequence[dict[str, Any]]) -> ArmResult:
 
     def seed(run: dict[str, Any]) -> SeedResult:
         arm = run["arms"][name]
-        solved_of_trials = np.array([list(map(float, row)) for row in arm["solved_NT"]])
-        returns = np.array(arm["return_NT"]) if arm["return_NT"] else solved_of_trials
-        results = solved_of_trials, returns
-        return SeedResult(
-            f"{name}/{run['name']}", *results, *results, arm["invalid"], Usage.model_validate(arm["usage"])
-        )
+        wins = np.array([list(map(float, row)) for row in arm["solved_NT"]])
+        returns = np.array(arm["return_NT"]) if arm["return_NT"] else wins
+        usage = Usage.model_validate(arm["usage"])
+        return SeedResult(f"{name}/{run['name']}", wins, returns, wins, returns, arm["invalid"], usage)
 
     return ArmResult(name, tuple(map(seed, runs)), 0, runs[0]["arms"][name]["shares_first"])
 

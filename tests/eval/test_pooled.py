@@ -67,3 +67,10 @@ def test_an_unfinished_run_is_refused(seeds: Path) -> None:
     Path("more.yaml").write_text(CONFIG + "    another: {kind: model, model: sft}\n")
     with pytest.raises(SystemExit, match=r"^8 tasks of riddles-2 are unfinished: run `retroformer eval more\.yaml"):
         main(Path("more.yaml"), seeds, "riddles-2")
+
+
+def test_a_run_that_is_not_there_is_refused_and_leaves_nothing(seeds: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^No run riddles-7: run `retroformer eval experiment\.yaml run=riddles-7`"):
+        main(Path("experiment.yaml"), seeds, "riddles-7")
+    assert not (seeds / "riddles-7.json").exists()
+    assert not Path("runs/riddles-7").exists()
