@@ -77,7 +77,10 @@ def reward(experiment: Experiment) -> str:
 
     pairs = inputs.pairs(experiment)
     start = experiment.train.reward.start
-    adapters = {} if start == "base" else {"start": _newest(experiment, start)}
+    before = _own_before(experiment, "reward")
+    if before is None and start != "base":
+        before = _newest(experiment, start)
+    adapters = {"start": before} if before else {}
     stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters, recent=True)
     return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), adapters))
 
@@ -146,11 +149,15 @@ def _newest(experiment: Experiment, stage: str) -> Adapter:
 
 def _policy(experiment: Experiment, stage: str) -> Adapter:
     """Return the adapter that a stage starts from and stays near: of SFT or, with train.iterated, its own newest."""
-    if experiment.train.iterated and experiment.round > 1:
-        before = newest_folder(experiment.model_copy(update={"round": experiment.round - 1}), stage)
-        if before.exists():
-            return require_adapter(before)
-    return _newest(experiment, "sft")
+    return _own_before(experiment, stage) or _newest(experiment, "sft")
+
+
+def _own_before(experiment: Experiment, stage: str) -> Adapter | None:
+    """Return the newest adapter of a stage before this round, from which it goes on with train.iterated, if any."""
+    if not experiment.train.iterated or experiment.round == 1:
+        return None
+    folder = newest_folder(experiment.model_copy(update={"round": experiment.round - 1}), stage)
+    return require_adapter(folder) if folder.exists() else None
 
 
 def _on_ratings(

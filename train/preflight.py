@@ -135,5 +135,5 @@ def preflight(
     for role, adapter in adapters.items():
         if role != REWARD:
             require_same_shape(base, adapter.folder, train.lora)
-        require_fit(base, adapter.folder, scores=role == REWARD)
+        require_fit(base, adapter.folder, scores=REWARD in (role, adapter.metrics.stage))
         require_as_trained(adapter.folder, stage.inputs["base"])

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from retroformer.config.experiment import Experiment
@@ -307,6 +309,22 @@ def test_iterated_training_goes_on_from_its_own_adapter_and_reads_its_own_round(
     assert (only["rounds"], len(tasks)) == ([3], 2 + 4), "the tasks of the second round do not count"
     main(["dpo", str(config), "round=3"])
     assert metrics(workplace, "dpo-3")["inputs"]["adapters"]["start"] == started[0]
+
+
+def test_an_iterated_reward_model_goes_on_from_the_one_before(tiny_base: Path, workplace: Path) -> None:
+    config, own = config_file(workplace, tiny_base), ["train.iterated=true", "train.reward.learning_rate=1e-6"]
+    for number, arm in enumerate(["collect", "collect 2", "collect 3"], start=2):
+        collect(config, tasks=number, arm=arm)
+    for number in (2, 3):
+        main(["reward", str(config), f"round={number}", *own])
+    assert metrics(workplace, "reward-2")["inputs"]["adapters"] == {}
+    assert metrics(workplace, "reward-3")["inputs"]["adapters"] == {
+        "start": metrics(workplace, "reward-2")["adapter_sha256"]
+    }
+    before, after = (load_file(workplace / f"runs/tiny/reward-{n}/adapter_model.safetensors") for n in (2, 3))
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-4, msg=f"{name} starts anew")
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ class Sft(FittedSteps):
 
 class Reward(FittedSteps):
     start: Literal["base", "warm", "sft"] = "base"
-    """Weights that the reward model starts from. base: the base model (as in the paper); warm, sft: the adapter of that
-    stage, which has read such prompts, those of held-out pairs among them."""
+    """Weights that the first reward model starts from. base: the base model (as in the paper); warm, sft: the adapter
+    of that stage, which has read such prompts, those of held-out pairs among them."""
 
 
 class Generation(Section):
@@ -211,8 +211,8 @@ class Train(Section):
     """Server that samples the responses of PPO and GRPO; None: the training process samples them."""
     iterated: bool = False
     """Source of later rounds. false: dpo, ppo and grpo start from the SFT adapter, and the pairs of all rounds count
-    (as in the paper). true: they go on from their own adapter of the round before, and only the pairs and prompts of
-    this round count, whose advice that adapter wrote."""
+    (as in the paper). true: they and the reward model go on from their own adapter of the round before, and only the
+    pairs and prompts of this round count, whose advice the policy wrote."""
     sft: Sft = Sft()
     """Imitation of advice that helped."""
     reward: Reward = Reward()
