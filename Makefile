@@ -13,7 +13,6 @@ SEED := configs/evidence/seed.yaml
 FRESH := $(addprefix evidence-,9 10 11 12 13)
 EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
 ABLATION := $(addprefix ablation-,1 2 3)
-ALTERNATIVES := $(addprefix alternatives-,1 2 3)
 LADDER := $(addprefix ladder-,1 2 3 4 5)
 WEBSHOP := $(addprefix webshop-,1 2 3)
 RATINGS := $(addprefix ratings-,1 2 3)
@@ -27,7 +26,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) ladder $(LADDER) webshop $(WEBSHOP) ratings $(RATINGS) \
+.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget ladder $(LADDER) webshop $(WEBSHOP) ratings $(RATINGS) \
 	wordings $(WORDINGS) test test-integrations test-browser test-docs test-slow test-all test-newest faults gpu gpu-wheels check site clean
 
 install: $(VENV)/.planner
@@ -133,20 +132,6 @@ budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_
 	$(RUN) -m retroformer gepa $(SEED) run=evidence-9 seed=9 --proposer base
 	$(RUN) -m eval $(SEED) run=evidence-9 seed=9 eval.split=valid_unseen \
 		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-9/gepa/document.md}}'
-
-# About two hours on two cores. A weak reward model is no reason to stop: what comes of it is in the table.
-alternatives: $(ALTERNATIVES)  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
-	$(RUN) -m eval configs/alternatives.yaml
-
-$(ALTERNATIVES): ALTERNATIVE = configs/alternatives.yaml run=$@ seed=$* 'serve.adapters={}'
-$(ALTERNATIVES): alternatives-%: $(VENV)/.installed
-	$(call until_sft,$(ALTERNATIVE))
-	$(RUN) -m train reward $(ALTERNATIVE)
-	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.05
-	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.2 train.variants.ppo=near
-	$(RUN) -m train dpo $(ALTERNATIVE)
-	$(RUN) -m train grpo $(ALTERNATIVE) train.weak_reward_model=allow
-	$(RUN) -m train grpo $(ALTERNATIVE) train.grpo.reward=live train.variants.grpo=live
 
 # Rounds 1 and 2 are common; 3 and 4 collect for SFT, 10 and 11 for DPO, 13 and 14 for PPO, each with the newest policy. A
 # round plays the next collect.tasks games after as many in each round before, so these numbers keep the games apart.

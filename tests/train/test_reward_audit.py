@@ -194,7 +194,7 @@ def test_so_few_pairs_that_a_perfect_order_proves_nothing_are_refused(
 
 
 def test_five_pairs_in_order_are_enough_and_the_pairs_of_the_shipped_runs_are(tmp_path: Path) -> None:
-    # docs/results: alternatives.md and evidence.md, three reward models each.
+    # Six reward models of experiments, three of docs/results/evidence.md among them.
     for correct, pairs in ((5, 5), (3, 5), (7, 13), (11, 15), (8, 12), (35, 54), (32, 58), (30, 45)):
         require_better_than_chance(measured(tmp_path, pairs, correct / pairs), "refuse")
     for correct, pairs in ((2, 5), (4, 8), (6, 13), (27, 54)):
