@@ -10,9 +10,8 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.files import document as doc
-from retroformer.method.rating import FEW_POSITIVES, Rating, by_failure, ratings
+from retroformer.method.rating import FEW_POSITIVES, by_failure, ratings
 from retroformer.run.arm_names import is_rated
-from retroformer.run.store import Store
 
 from ..measure.results import ArmResult
 from ..measure.statistics import comparison
@@ -64,7 +63,9 @@ class MissingGain:
         counts, evaluation, trained = self._counts, self._evaluation, self._trained
         assert trained is not None
         retries, arm, limit = counts["retries"], shlex.quote(self._arm), evaluation.experiment.reflector.max_new_tokens
-        groups = [[one.rating for one in each if one.text.strip()] for each in _rated(evaluation.store)]
+        store = evaluation.store
+        failures = (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
+        groups = [[one.rating for one in each if one.text.strip()] for each in failures]
         helped = [group for group in groups if max(group, default=0) > 0]
         positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, groups))
         yield (
@@ -104,11 +105,6 @@ class MissingGain:
         )
         tasks = len(evaluation.tasks)
         yield True, f"The usual reasons do not apply, and {tasks} tasks show large differences alone", "view {}"
-
-
-def _rated(store: Store) -> Iterator[list[Rating]]:
-    """Yield the candidates on each failure that was collected."""
-    return (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
 
 
 def _not_helped(evaluation: ReportInput) -> ArmResult | None:

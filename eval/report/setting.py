@@ -190,11 +190,9 @@ def origin(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     versions = ", ".join(f"{name} {number}" for name, number in package_versions().items())
     traced = f"{changed}. Versions: {versions}. Every number can be traced to the attempts stored in "
     sentence = ("Commit ", doc.code(version.commit), traced, doc.code(str(experiment.store_url)), ".")
-    yield doc.chapter("Where this comes from", sentence, _folded(experiment.as_file(), "The config of the evaluation"))
-
-
-def _folded(config: Mapping[str, Any], title: str) -> doc.Folded:
-    return doc.Folded(title=title, text=yaml.safe_dump(config, sort_keys=False, allow_unicode=True), language="yaml")
+    config = yaml.safe_dump(experiment.as_file(), sort_keys=False, allow_unicode=True)
+    folded = doc.Folded(title="The config of the evaluation", text=config, language="yaml")
+    yield doc.chapter("Where this comes from", sentence, folded)
 
 
 def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> doc.Part | doc.Words:

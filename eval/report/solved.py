@@ -92,7 +92,7 @@ def paired_differences(results: Sequence[ArmResult]) -> doc.Table:
                 "first arm": doc.arm_cell(first.name),
                 "second arm": doc.arm_cell(second.name),
                 "first - second": _difference_cell(first, second, difference),
-                **({_THESE_SEEDS: _interval_over_tasks(difference)} if pooled else {}),
+                **({_THESE_SEEDS: interval_cell(stats.bootstrap(stats.mean_over_seeds(difference)))} if pooled else {}),
                 **_exact_test(first, second),
             }
             for first, second in stats.arm_pairs(results)
@@ -158,10 +158,6 @@ def _difference_cell(first: ArmResult, second: ArmResult, difference: stats.Grou
     """Return the interval over training seeds and tasks."""
     both = stats.bootstrap(difference)
     return interval_cell(both, "" if both.excludes_zero else " (covers 0)", (first.name, second.name))
-
-
-def _interval_over_tasks(difference: stats.Groups) -> doc.Cell:
-    return interval_cell(stats.bootstrap(stats.mean_over_seeds(difference)))
 
 
 def _exact_test(first: ArmResult, second: ArmResult) -> doc.Row:

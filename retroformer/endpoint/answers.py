@@ -68,13 +68,10 @@ def strip_thinking(text: str) -> str:
     """
     if not any(mark in text for mark in "<[◁") and not text.startswith("analysis"):
         return text  # Millions of texts are stored, and hardly any has a mark.
-    answer = _OPEN_THINKING.sub("", _BLOCK.sub("", _strip_analysis(text)))
-    return text if answer == text else answer.lstrip()
-
-
-def _strip_analysis(text: str) -> str:
     answer = _ANALYSIS.sub("", text)
-    return _CHANNEL.sub("", answer) if "<|channel|>" in text else answer
+    answer = _CHANNEL.sub("", answer) if "<|channel|>" in text else answer
+    answer = _OPEN_THINKING.sub("", _BLOCK.sub("", answer))
+    return text if answer == text else answer.lstrip()
 
 
 def strip_thinking_from_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
