@@ -1,7 +1,7 @@
 """CPU-seconds and peak memory of an update of our training stages and of TRL's trainers, in one run.
 
     python benchmarks/training.py [--cases sft-4 reward-4 ...] [--prompts 384] [--response 48] [--updates 2]
-                                  [--epochs 2] [--dtype float32] [--trl-rows N] [--trl-python PYTHON]
+                                  [--epochs 2] [--dtype float32]
 
 Each side of each case is a fresh process with one thread. TRL's trainers are those of the installed TRL (1.16), for PPO
 those of TRL 1.12, the last with PPO, in an environment in the cache that is made on the first run.
@@ -11,17 +11,15 @@ optimiser step for a batch, the same optimiser and rates, nothing saved. SFT, re
 losses, and the other stages must sample the same number of tokens, or the run stops.
 
 One update is one micro-batch on both sides, so both have the same texts in memory: for the four pairs of two good and
-two bad texts these are eight rows of TRL's trainers and four texts in one packed row. `--trl-rows` gives TRL smaller
-micro-batches, which saves memory. TRL's other settings are lean: no gradient checkpointing, which would cost a forward
-pass; no packing, no padding to multiples; the reference as a second adapter on the policy's base; for PPO no adapter of
-the value model that is not needed, rollouts in one batch. Its fused head computes logits in chunks.
+two bad texts these are eight rows of TRL's trainers and four texts in one packed row. TRL's other settings are lean: no
+gradient checkpointing, which would cost a forward pass; no packing, no padding to multiples; the reference as a second
+adapter on the policy's base; for PPO no adapter of the value model that is not needed, rollouts in one batch. Its fused
+head computes logits in chunks.
 
 CPU-s      CPU time (user and system) of an update, median. For DPO it includes the reading by the reference, for PPO
            and GRPO the sampling. Our check on the first batch, which is made once in a run, is shown apart.
 increase   peak resident memory over that of the loaded model, in GiB
 process    peak resident memory of the process, with libraries and loading, in GiB
-
-With --card all three are of a GPU: seconds, and memory that its allocator has given out.
 """
 
 import argparse
@@ -107,12 +105,12 @@ def _load(side: str, work: StageWork) -> Any:
     return load(work)
 
 
-def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> TrainingFigures:
+def in_fresh_process(side: str, python: Path, folder: Path) -> TrainingFigures:
     """Return the figures of one side, measured in a fresh process. Exits if the process fails."""
     command = [str(python), __file__, "--side", side, "--folder", str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment = os.environ | settings | ({} if card else {"CUDA_VISIBLE_DEVICES": ""}) | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    settings |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=os.environ | settings, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
     return TrainingFigures(*json.loads(done.stdout.rstrip().rpartition("\n")[2]))
@@ -148,23 +146,20 @@ def compare(chosen: argparse.Namespace) -> None:
     for prompt in chosen.prompts:
         for name in chosen.cases:
             lengths = (prompt, chosen.response, chosen.updates, chosen.epochs)
-            trl_rows = min(chosen.trl_rows or CASES[name].rows, CASES[name].rows)
-            sizes = Sizes(name, *lengths, trl_rows, chosen.dtype, chosen.base_model)
-            packed, trl = _both(sizes, chosen.trl_python, card=chosen.card)
+            sizes = Sizes(name, *lengths, CASES[name].rows, chosen.dtype, chosen.base_model)
+            packed, trl = _both(sizes)
             print(row(sizes, packed, trl), flush=True)
             if packed.check_seconds:
                 print(f"  our check on the first batch: {packed.check_seconds:.2f} CPU-s", flush=True)
 
 
-def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[TrainingFigures]:
-    python = Path(sys.executable)
-    if CASES[sizes.case].stage == "ppo":
-        python = (trl_python or trl_environment()).absolute()
+def _both(sizes: Sizes) -> Sequence[TrainingFigures]:
+    python = trl_environment() if CASES[sizes.case].stage == "ppo" else Path(sys.executable)
     with tempfile.TemporaryDirectory() as folder:
         prepare(sizes, Path(folder))
         figures = [
-            in_fresh_process("retroformer", Path(sys.executable), Path(folder), card=card),
-            in_fresh_process("trl", python, Path(folder), card=card),
+            in_fresh_process("retroformer", Path(sys.executable), Path(folder)),
+            in_fresh_process("trl", python, Path(folder)),
         ]
     require_equal_work(sizes, *figures)
     return figures
@@ -194,10 +189,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=3, help="of each process")
     parser.add_argument("--epochs", type=int, default=2, help="passes of PPO over a batch")
     parser.add_argument("--dtype", choices=tuple(LARGEST_DIFFERENCE), default="float32")
-    parser.add_argument("--trl-rows", type=int, help="of TRL in memory at once (default: all of an update)")
     parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
-    parser.add_argument("--trl-python", type=Path, help="an environment with trl 1.12 and retroformer's other needs")
-    parser.add_argument("--card", action="store_true", help="measure time and memory of a GPU")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()

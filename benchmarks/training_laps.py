@@ -1,7 +1,4 @@
-"""Measurements inside one process of `benchmarks/training.py`: CPU time of updates, and resident memory.
-
-If the process sees a card, they are elapsed time and the card's memory instead.
-"""
+"""Measurements inside one process of `benchmarks/training.py`: CPU time of updates, and resident memory."""
 
 import ctypes
 import gc
@@ -10,16 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from transformers import TrainerCallback
-
-
-def used_seconds() -> float:
-    """Return the CPU seconds of this process; on a card the time, when the card has finished what it was given."""
-    if not torch.cuda.is_available():
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 class Ready(NamedTuple):
@@ -45,11 +33,11 @@ class Laps:
 
     def begin(self) -> None:
         """Start the first update; later ones start where the update before ends."""
-        self._start, self._parts = used_seconds(), {"sampling": 0.0, "check": 0.0}
+        self._start, self._parts = time.process_time(), {"sampling": 0.0, "check": 0.0}
         self.begun = True
 
     def end(self) -> None:
-        seconds = used_seconds() - self._start
+        seconds = time.process_time() - self._start
         sampling, check = self._parts["sampling"], self._parts["check"]
         self.laps.append(Lap(seconds - check, sampling, check))
         self.begin()
@@ -58,11 +46,11 @@ class Laps:
         """Return `function` with its CPU time counted as a part of the update."""
 
         def counted(*arguments: Any, **named: Any) -> Any:
-            start = used_seconds()
+            start = time.process_time()
             try:
                 return function(*arguments, **named)
             finally:
-                self._parts[part] += used_seconds() - start
+                self._parts[part] += time.process_time() - start
 
         return counted
 
@@ -87,8 +75,6 @@ class Resident(NamedTuple):
 
 def resident() -> Resident:
     """Return resident bytes from /proc: `ru_maxrss` starts at the value of the parent process."""
-    if torch.cuda.is_available():
-        return Resident(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return Resident(*(int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")))
 
@@ -96,8 +82,5 @@ def resident() -> Resident:
 def reset_peak() -> None:
     """Free what the allocator keeps, and let the peak of resident memory start from what is left."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")

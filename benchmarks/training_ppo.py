@@ -5,7 +5,6 @@ Its policy and reference share a base; its value and reward model have one each.
 
 from typing import Any
 
-import torch
 from datasets import Dataset
 from peft import PeftModel
 from transformers import TrainerCallback
@@ -31,7 +30,10 @@ def load_trl_ppo(work: StageWork) -> Ready:
         ref_model=None,
         reward_model=reward.requires_grad_(False).eval(),
         value_model=value,
-        train_dataset=_prompts(work),
+        # Each prompt once for each response.
+        train_dataset=Dataset.from_dict(
+            {"input_ids": [prompt for prompt in work.prompts for _ in range(work.case.responses)]}
+        ),
     )
 
     def take(laps: Laps) -> list[float]:
@@ -48,12 +50,6 @@ def load_trl_ppo(work: StageWork) -> Ready:
         return []
 
     return Ready(language_model, take)
-
-
-def _prompts(work: StageWork) -> Any:
-    """Return each prompt once for each response."""
-    rows = [prompt for prompt in work.prompts for _ in range(work.case.responses)]
-    return Dataset.from_dict({"input_ids": rows})
 
 
 def _policy(work: StageWork) -> Any:
@@ -106,6 +102,6 @@ def _settings(work: StageWork) -> Any:
         num_sample_generations=0,
         save_strategy="no",
         report_to=[],
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=True,
         seed=work.experiment.seed,
     )

@@ -1,5 +1,6 @@
 """Retroformer's side of `benchmarks/training.py`: the trainers and loops of `retroformer train`."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.training_cases import REWARD, SFT, StageWork
-from benchmarks.training_laps import Laps, Ready, StepLaps, used_seconds
+from benchmarks.training_laps import Laps, Ready, StepLaps
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
 from train.dpo import REFERENCE, response_sums
@@ -64,11 +65,11 @@ def trainer_of(work: StageWork, groups: Groups) -> Any:
 
 def _reference_seconds(trainer: Any, groups: Groups, failures: int) -> float:
     """Read the groups of one update again as the reference does when DPO's trainer is made; return the CPU time."""
-    start = used_seconds()
+    start = time.process_time()
     with switched_to(trainer.model, REFERENCE):
         for group in groups[:failures]:
             response_sums(trainer.reader, group)
-    return used_seconds() - start
+    return time.process_time() - start
 
 
 def _ppo(work: StageWork) -> Ready:
