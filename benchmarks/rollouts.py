@@ -8,7 +8,6 @@ requests of a rollout are sequential, and as many rollouts run concurrently. So 
 could reach with this endpoint and these prompts. Their rounds alternate; medians are compared.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -42,6 +41,10 @@ environment: {name: alfworld, source: generated, max_steps: 50}
 loop: {actions: 12, repetitions: 12, retries: 0}
 actor: {kind: react, endpoint: {model: fixed-latency}}
 """
+
+TASKS, CONCURRENCY, ROUNDS = 64, 16, 3
+LATENCY_SECONDS, CAPACITY = 0.2, 16
+"""Time of an answer of the local endpoint, which few models beat, and the requests that it answers at a time."""
 
 Chains = dict[str, list[dict[str, Any]]]
 """Requests of each task's rollout, in order."""
@@ -113,53 +116,54 @@ async def play(components: Parts, actor: Actor, store: Store, tasks: Sequence[Ta
     return len(tasks) / await side_by_side(map(rollout, tasks), concurrency)
 
 
-async def generate_load(base_url: str, chains: Sequence[Sequence[dict[str, Any]]], concurrency: int) -> float:
+async def generate_load(base_url: str, chains: Sequence[Sequence[dict[str, Any]]]) -> float:
     """Return chains of requests per second, with no work between a response and the next request."""
     ready = [[json.dumps(body).encode() for body in chain] for chain in chains]
     headers = {"content-type": "application/json", "authorization": "Bearer none"}
-    limits = httpx.Limits(max_connections=concurrency)
+    limits = httpx.Limits(max_connections=CONCURRENCY)
     async with httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, timeout=600) as client:
 
         async def replay(chain: Sequence[bytes]) -> None:
             for body in chain:
                 (await client.post("chat/completions", content=body)).raise_for_status()
 
-        return len(chains) / await side_by_side(map(replay, ready), concurrency)
+        return len(chains) / await side_by_side(map(replay, ready), CONCURRENCY)
 
 
-async def measure(arguments: argparse.Namespace, path: Path, base_url: str) -> None:
+async def measure(path: Path, base_url: str) -> None:
     config = load_config(path, [f"actor.endpoint.base_url={base_url}"])
     with tempfile.TemporaryDirectory() as folder:
         store = Store(f"sqlite:///{folder}/experience.db", "benchmark")
         async with parts(config, asks_reflector=False) as components:
-            tasks = chosen_tasks(config.experiment, arguments.tasks)
+            tasks = chosen_tasks(config.experiment, TASKS)
             recorded: Chains = {}
             recording = RecordingConnections(base_url, recorded)
-            await play(components, make_actor(config.experiment, recording), store, tasks, arguments.concurrency)  # type: ignore[arg-type]
+            await play(components, make_actor(config.experiment, recording), store, tasks, CONCURRENCY)  # type: ignore[arg-type]
             await recording.close()
             chains = [recorded[task.id] for task in tasks]
-            few = tasks[: max(2, arguments.tasks // arguments.concurrency)]
+            few = tasks[: TASKS // CONCURRENCY]
             calls = sum(map(len, chains))
-            print(f"{len(tasks)} rollouts, {calls} calls, {arguments.concurrency} at once, {os.cpu_count()} cores")
+            print(f"{len(tasks)} rollouts, {calls} calls, {CONCURRENCY} at once, {os.cpu_count()} cores")
             rounds = []
-            for number in range(arguments.rounds):
-                concurrent = await play(components, components.actor, store, tasks, arguments.concurrency)
-                generated = await generate_load(base_url, chains, arguments.concurrency)
+            for number in range(ROUNDS):
+                concurrent = await play(components, components.actor, store, tasks, CONCURRENCY)
+                generated = await generate_load(base_url, chains)
                 sequential = await play(components, components.actor, store, few, 1)
                 rounds.append((concurrent, generated, sequential))
                 print(f"round {number}: {concurrent:.2f}/s  load generator {generated:.2f}/s  alone {sequential:.2f}/s")
         store.close()
     concurrent, generated, sequential = map(statistics.median, zip(*rounds, strict=True))
     print(f"rollouts a second               {concurrent:8.2f}  ({concurrent * calls / len(tasks):.0f} calls a second)")
-    print(f"{arguments.concurrency} at once / 1 at a time         {concurrent / sequential:8.2f}")
+    print(f"{CONCURRENCY} at once / 1 at a time         {concurrent / sequential:8.2f}")
     print(f"rollouts / pure load generator  {concurrent / generated:8.3f}")
 
 
 @contextlib.asynccontextmanager
-async def fixed_latency_endpoint(milliseconds: float, capacity: int) -> AsyncIterator[str]:
+async def fixed_latency_endpoint() -> AsyncIterator[str]:
     """Run an OpenAI-compatible server in a separate process, so that the event loop under test loses no time to it."""
-    command = [sys.executable, __file__, "--endpoint", f"--latency-ms={milliseconds}", f"--capacity={capacity}"]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--endpoint", stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         yield (await process.stdout.readline()).decode().strip()
@@ -168,9 +172,9 @@ async def fixed_latency_endpoint(milliseconds: float, capacity: int) -> AsyncIte
         await process.wait()
 
 
-async def serve(milliseconds: float, capacity: int) -> None:
-    """Answer each request after `milliseconds`, at most `capacity` at a time."""
-    rows = asyncio.Semaphore(capacity)
+async def serve() -> None:
+    """Answer each request after `LATENCY_SECONDS`, at most `CAPACITY` at a time."""
+    rows = asyncio.Semaphore(CAPACITY)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -179,7 +183,7 @@ async def serve(milliseconds: float, capacity: int) -> None:
                 length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
                 body = json.loads(await reader.readexactly(length))
                 async with rows:
-                    await asyncio.sleep(milliseconds / 1000)
+                    await asyncio.sleep(LATENCY_SECONDS)
                 content = json.dumps(completion(body)).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
                 writer.write(b"content-length: %d\r\n\r\n%s" % (len(content), content))
@@ -203,23 +207,13 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
     return {"id": "c", "object": kind, "created": 0, "model": body["model"], "choices": [choice], "usage": usage}
 
 
-async def main(arguments: argparse.Namespace) -> None:
-    if arguments.endpoint:
-        await serve(arguments.latency_ms, arguments.capacity)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            config = Path(folder) / "benchmark.yaml"
-            config.write_text(CONFIG)
-            async with fixed_latency_endpoint(arguments.latency_ms, arguments.capacity) as url:
-                await measure(arguments, config, url)
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "benchmark.yaml"
+        config.write_text(CONFIG)
+        async with fixed_latency_endpoint() as url:
+            await measure(config, url)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=64)
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--latency-ms", type=float, default=200.0, help="of the local endpoint; few models are faster")
-    parser.add_argument("--capacity", type=int, default=16, help="requests that the local endpoint answers at a time")
-    parser.add_argument("--endpoint", action="store_true", help=argparse.SUPPRESS)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(serve() if "--endpoint" in sys.argv else main())

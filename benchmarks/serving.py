@@ -1,6 +1,6 @@
 """Tokens per CPU-second of our server, of openvino-genai and of FastChat's worker; and the cost of an agent's turns.
 
-    python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--sides SIDE ...]
+    python benchmarks/serving.py [--dtype float32]
     python benchmarks/serving.py --turns                           16 players with an adapter, against plain generation
 
 All generate with the embedded model, on one thread each. The prompts have about 900 tokens, most of them shared, as in
@@ -39,7 +39,8 @@ FASTCHAT = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13
 OPENVINO = ("openvino-genai==2026.4.1.0",)
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 300.0
-SIDES = ("retroformer", "openvino", "fastchat")
+CLIENTS, NEW_TOKENS = (1, 4, 16), 64
+"""Numbers of clients that ask at once, and the length of an answer in tokens."""
 PLAYERS, TURNS, TURN_TOKENS = 16, 12, 8
 PLAIN_PLAYERS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -162,14 +163,14 @@ def environment_of(name: str, packages: Sequence[str]) -> Path:
     return python
 
 
-async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
+async def measure(server: Server, clients: int) -> Figures:
     primer, waiting = _load(clients)
     requests = len(waiting)
     usages: list[dict[str, int]] = []
 
     async def client(http: httpx.AsyncClient) -> None:
         while waiting:
-            body = {"model": server.model, "prompt": waiting.pop(), "temperature": 0, "max_tokens": new_tokens}
+            body = {"model": server.model, "prompt": waiting.pop(), "temperature": 0, "max_tokens": NEW_TOKENS}
             answer = await http.post(f"{server.url}/completions", json=body)
             answer.raise_for_status()
             usages.append(answer.json()["usage"])
@@ -189,7 +190,7 @@ async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
     )
 
 
-def measure_openvino(clients: Sequence[int], new_tokens: int) -> list[Figures]:
+def measure_openvino() -> list[Figures]:
     python, script = environment_of("openvino-genai", OPENVINO), Path(__file__).with_name("serving_openvino.py")
     pipe = subprocess.PIPE
     totals = []
@@ -198,12 +199,12 @@ def measure_openvino(clients: Sequence[int], new_tokens: int) -> list[Figures]:
         assert process.stdout is not None
         print(json.dumps(str(package_folder(MODEL) / GGUF_NAME)), file=process.stdin, flush=True)
         assert json.loads(process.stdout.readline()) == "ready"
-        for count in clients:
+        for count in CLIENTS:
             (primer, prompts), rows = _load(count), list[dict[str, Any]]()
             # It answers the prompts of a load together, so fewer clients than prompts are several loads.
             for start in range(0, len(prompts), count):
                 part = prompts[start : start + count]
-                load = {"primer": primer, "prompts": part, "new_tokens": new_tokens}
+                load = {"primer": primer, "prompts": part, "new_tokens": NEW_TOKENS}
                 print(json.dumps(load), file=process.stdin, flush=True)
                 rows.append(json.loads(process.stdout.readline()))
             sums = {name: sum(row[name] for row in rows) for name in rows[0]}
@@ -273,10 +274,7 @@ def _turn(player: int, turn: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES)
     parser.add_argument("--turns", action="store_true", help="an agent's turns alone")
     arguments = parser.parse_args()
     base_model_folder("embedded")
@@ -284,21 +282,20 @@ def main() -> None:
         run_turns(arguments.dtype)
         return
     tables: dict[str, list[Figures]] = {}
-    for side in arguments.sides:
+    for side in ("retroformer", "openvino", "fastchat"):
         print(f"{side}:\n  clients  requests  prompt tokens  new tokens  CPU-s  wall s  tokens/CPU-s", flush=True)
         if side == "openvino":
-            tables[side] = measure_openvino(arguments.clients, arguments.new_tokens)
+            tables[side] = measure_openvino()
             continue
         run = run_retroformer if side == "retroformer" else run_fastchat
         with tempfile.TemporaryDirectory() as folder, run(Path(folder), arguments.dtype) as server:
-            counts = arguments.clients
-            tables[side] = [_print(asyncio.run(measure(server, count, arguments.new_tokens))) for count in counts]
+            tables[side] = [_print(asyncio.run(measure(server, count))) for count in CLIENTS]
             print(f"  highest memory of one process: {server.memory():.1f} GiB", flush=True)
-    baseline = tables.pop("retroformer", [])
-    for side, rows in tables.items() if baseline else ():
+    baseline = tables.pop("retroformer")
+    for side, rows in tables.items():
         pairs = zip(baseline, rows, strict=True)
         ratios = [f"{row.tokens_per_cpu_second / other.tokens_per_cpu_second:.2f}" for row, other in pairs]
-        print(f"retroformer / {side} at {arguments.clients} clients: {', '.join(ratios)} times")
+        print(f"retroformer / {side} at {CLIENTS} clients: {', '.join(ratios)} times")
 
 
 def _load(clients: int) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Time and memory of each query to a large store: python benchmarks/store.py [--attempts N ...] [--folder DIR].
+"""Time and memory of each query to a large store: python benchmarks/store.py [--attempts N ...].
 
 Measures CPU seconds and peak memory of each query to a store of N attempts, each in a separate process:
 a resumed collect with nothing to do, its closing summary, --dry-run, preference pairs, SFT texts, the Parquet export,
@@ -71,7 +71,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     async with parts(loaded, asks_reflector=False) as components:
         lessons = LessonParts(experiment.environment, reflection_renderer(experiment), reads_history=False)
         agent = components.agent(lesson_reflector("mixed", lessons))
-        await collect(experiment, components.pool, agent, seed_tasks(experiment, seeds))
+        await collect(experiment, components.pool, agent, chosen_tasks(experiment, seeds, ("train",)))
 
 
 async def collect(experiment: Experiment, pool: Any, agent: Any, tasks: tuple[Task, ...]) -> None:
@@ -91,31 +91,25 @@ async def collect(experiment: Experiment, pool: Any, agent: Any, tasks: tuple[Ta
         await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
 
 
-def seed_tasks(experiment: Experiment, seeds: int, split: str = "train") -> tuple[Task, ...]:
-    return chosen_tasks(experiment, seeds, (split,))
-
-
 def copy_to(url: str, attempts: int) -> int:
     """Copy the played facts under other task ids up to this number of attempts; return the number of copies."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        ids = connection.execute(sa.select(TRAJECTORIES.c.task_id)).scalars().all()
-        played = sum("#" not in task_id for task_id in ids)
+        played = connection.execute(sa.select(sa.func.count()).select_from(TRAJECTORIES)).scalar_one()
         copies = max(1, round(attempts / played))
-        if len(ids) == played:
-            for table in (TRAJECTORIES, REFLECTIONS):
-                seeds = connection.execute(sa.select(table)).mappings().all()
-                for number in range(1, copies if seeds else 1):
-                    rows = [{**seed, "task_id": f"{seed['task_id']}#{number:06}"} for seed in seeds]
-                    connection.execute(table.insert(), [row | {CHECKSUM: checksum(row)} for row in rows])
-            connection.execute(ACCOUNTS.update().values({name: ACCOUNTS.c[name] * copies for name in USAGE}))
+        for table in (TRAJECTORIES, REFLECTIONS):
+            seeds = connection.execute(sa.select(table)).mappings().all()
+            for number in range(1, copies if seeds else 1):
+                rows = [{**seed, "task_id": f"{seed['task_id']}#{number:06}"} for seed in seeds]
+                connection.execute(table.insert(), [row | {CHECKSUM: checksum(row)} for row in rows])
+        connection.execute(ACCOUNTS.update().values({name: ACCOUNTS.c[name] * copies for name in USAGE}))
         connection.execute(sa.text("analyze"))
     engine.dispose()
     return copies
 
 
 def copied_tasks(experiment: Experiment, seeds: int, copies: int, split: str) -> tuple[Task, ...]:
-    played = seed_tasks(experiment, seeds, split)
+    played = chosen_tasks(experiment, seeds, (split,))
     others = (t.model_copy(update={"id": f"{t.id}#{number:06}"}) for number in range(1, copies) for t in played)
     return (*played, *others)
 
@@ -238,22 +232,18 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
     parser.add_argument("--attempts", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--ask", nargs=4, metavar=("QUESTION", "STORE", "SEEDS", "COPIES"), help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help="folder in which the stores are created and kept")
     chosen = parser.parse_args(arguments)
     if chosen.ask:
         ask(chosen.ask[0], chosen.ask[1], int(chosen.ask[2]), int(chosen.ask[3]))
         return
-    folder = chosen.folder or Path(tempfile.mkdtemp())
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp()
     print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7} {'ratio':>7}")
     for attempts in chosen.attempts:
         url, of_report = (f"sqlite:///{folder}/{name}{attempts}.db" for name in ("", "report-"))
         seeds = min(MOST_SEEDS, max(1, attempts // 4))
-        if not (folder / f"{attempts}.db").exists():
-            asyncio.run(play_seeds(url, seeds))
+        asyncio.run(play_seeds(url, seeds))
         held_out = min(MOST_SEEDS, max(2, attempts // 8))
-        if not (folder / f"report-{attempts}.db").exists():
-            run_query("play", of_report, held_out, 1)
+        run_query("play", of_report, held_out, 1)
         copies, baseline = copy_to(url, attempts), 0.0
         copies_of_report = copy_to(of_report, attempts)
         for question in QUESTIONS:
