@@ -29,6 +29,8 @@ _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _NETWORK_TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
 """Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
+_SQLITE = {"timeout": _LOCK_SECONDS, "isolation_level": None}
+"""Settings of SQLite's driver: `_begin_sqlite` begins the transactions, not the driver."""
 _READ_ONLY = {"options": "-c default_transaction_read_only=on"}
 _ROWS_AT_ONCE = 1000
 """Number of rows of a stream in memory at a time."""
@@ -74,11 +76,11 @@ class Database:
             if self._file is not None and not read_only:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
             networked = parsed.get_backend_name() == "postgresql"
-            arguments = _NETWORK_TIMEOUTS | (_READ_ONLY if read_only else {}) if networked else {}
+            arguments = _NETWORK_TIMEOUTS | (_READ_ONLY if read_only else {}) if networked else _SQLITE
             self._engine = sa.create_engine(_for_reading(parsed) if read_only else parsed, connect_args=arguments)
             self.dialect = self._engine.dialect.name
             if self.dialect == "sqlite":
-                event.listen(self._engine, "connect", _set_up_reader if read_only else _set_up_sqlite)
+                event.listen(self._engine, "connect", _set_up_reader if read_only else _set_up_writer)
                 event.listen(self._engine, "begin", _begin_sqlite)
             try:
                 if read_only:
@@ -266,24 +268,19 @@ def _hint(reason: str) -> str:
     return "check that it can be reached and written and run again"
 
 
-def _set_up_sqlite(connection: Any, _: object) -> None:
+def _set_up_reader(connection: Any, _: object) -> None:
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_FACT_BYTES)
+
+
+def _set_up_writer(connection: Any, _: object) -> None:
     try:
-        _set_pragmas(connection)
+        _write_ahead(connection)
     except BaseException:
         connection.close()  # The pool does not know it yet, so it would stay open.
         raise
 
 
-def _set_up_reader(connection: Any, _: object) -> None:
-    connection.isolation_level = None
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_FACT_BYTES)
-    connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
-
-
-def _set_pragmas(connection: Any) -> None:
-    # `_begin_sqlite` begins the transactions, not the driver.
-    connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
+def _write_ahead(connection: Any) -> None:
     # WAL lets readers read while a stage writes, and a killed process loses nothing that was committed. SQLite does not
     # wait for a lock when it switches to WAL, so one of two stages that open a new store at once would fail.
     give_up = time.monotonic() + _LOCK_SECONDS
