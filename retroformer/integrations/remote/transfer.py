@@ -20,14 +20,14 @@ from retroformer.cases.import_cases import import_cases
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load, load_domains
 from retroformer.endpoint.secrets.redaction import redact
-from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files import durable
 from retroformer.files.bounded import KIB, first_fault, sha256
 from retroformer.integrations.remote.places import MANIFEST, Place
 from retroformer.method.records import Record
 from retroformer.run.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
-from retroformer.run.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint
+from retroformer.run.provenance import ADAPTER_FILES
+from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, require_unchanged
 
 MANIFEST_BYTES = 1 << 20
 """Largest size of a manifest."""
@@ -125,9 +125,7 @@ def _gather_adapter(experiment: Experiment, stage: str, target: Path) -> str:
     folder = experiment.stage_folder(stage)
     if not has_adapter(folder):
         raise MissingInput(f"No adapter in {folder}: train it with `retroformer train {stage} EXPERIMENT.yaml` first.")
-    metrics = read_metrics(folder)
-    if metrics.adapter_sha256 is not None and metrics.adapter_sha256 != folder_sha256(folder):
-        raise ProvenanceError(f"The adapter in {folder} was changed after training: {replacement_hint(folder)}")
+    require_unchanged(folder, read_metrics(folder))
     for name in (*ADAPTER_FILES, CARD):
         if (folder / name).exists():
             shutil.copy(_own_file(folder, name), target)
