@@ -25,7 +25,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 from retroformer.errors import MissingInput
-from retroformer.files.text import is_storable
+from retroformer.method.records import StorableText
 
 _IDS = ("traceId", "spanId", "parentSpanId")
 _OTHER_SIGNALS = {"resourceLogs", "resourceMetrics", "resourceProfiles"}
@@ -46,12 +46,6 @@ def validate(kind: TypeAdapter[Any], value: Any, place: str, *, strict: bool | N
         raise MissingInput(f"{at}{found}: {message}.") from None
 
 
-def _storable(text: str) -> str:
-    if not is_storable(text):
-        raise ValueError("it holds NUL or half a character, which no database stores")
-    return text
-
-
 def _not_zero(identity: str) -> str:
     if identity and not identity.strip("0"):
         raise ValueError("an id of zeros only is invalid")
@@ -60,7 +54,6 @@ def _not_zero(identity: str) -> str:
 
 # JSON writes a 64-bit integer as a decimal string or a number, and a special number such as NaN as a string.
 _Int64 = Annotated[int, Field(strict=False, ge=-(2**63), lt=2**63)]
-_Text = Annotated[str, AfterValidator(_storable)]
 _Double = Annotated[float, Field(strict=False)]
 
 
@@ -86,7 +79,7 @@ class _Pairs(_Part):
 
 
 class _Value(_Part):
-    string_value: _Text | None = None
+    string_value: StorableText | None = None
     bool_value: bool | None = None
     int_value: _Int64 | None = None
     double_value: _Double | None = None
@@ -105,7 +98,7 @@ class _Value(_Part):
 
 
 class _Attribute(_Part):
-    key: Annotated[_Text, Field(min_length=1)]
+    key: Annotated[StorableText, Field(min_length=1)]
     value: _Value | None = None
 
 
@@ -142,7 +135,7 @@ class Span(_Fields):
     span_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{16}$"), AfterValidator(_not_zero)]
     parent_span_id: Annotated[str, Field(pattern="^([0-9a-fA-F]{16})?$"), AfterValidator(_not_zero)] = ""
     """Id of the span around this one; empty if there is none."""
-    name: _Text = ""
+    name: StorableText = ""
     start_time_unix_nano: Annotated[_Int64, Field(gt=0)]
     attributes: _Attributes = {}
     events: list[SpanEvent] = []
