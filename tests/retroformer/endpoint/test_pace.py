@@ -67,9 +67,12 @@ def test_an_overloaded_address_gets_fewer_requests_and_more_when_it_recovers() -
     async def run(section: EndpointSection, server: Busy) -> None:
         model = LanguageModel(section, str(section.base_url), paces=paces)
         try:
+            # Slow answers overlap even where this process is slow to ask.
+            server.latency_seconds = 0.5
             await ask(model, 40)
             (pace,) = paces.values()
             assert pace.limit <= 22, "half of 40, and a little for each answer"
+            server.latency_seconds = 0.02
             # What the first storm has taught lets every later call through, although it has only three tries.
             server.refused = 0
             assert await ask(model, 200) == 0
@@ -78,7 +81,6 @@ def test_an_overloaded_address_gets_fewer_requests_and_more_when_it_recovers() -
             server.most = 1_000
             await ask(model, 600)
             assert pace.limit > slow + 5
-            # Slow answers overlap even where this process is slow to ask.
             server.latency_seconds, server.highest = 0.5, 0
             await ask(model, 40)
             assert server.highest > 8
