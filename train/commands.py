@@ -76,11 +76,11 @@ def reward(experiment: Experiment) -> str:
     from .reward import train_reward_model
 
     pairs = inputs.pairs(experiment)
-    start = experiment.train.reward.start
-    before = _own_before(experiment, "reward")
-    if before is None and start != "base":
-        before = _newest(experiment, start)
-    adapters = {"start": before} if before else {}
+    first, adapters = experiment.train.reward.start, dict[str, Adapter]()
+    if before := _own_before(experiment, "reward"):
+        adapters["start"] = before
+    elif first != "base":
+        adapters["start"] = _newest(experiment, first)
     stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters, recent=True)
     return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), adapters))
 

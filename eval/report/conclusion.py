@@ -64,7 +64,7 @@ class MissingGain:
         assert trained is not None
         retries, arm, limit = counts["retries"], shlex.quote(self._arm), evaluation.experiment.reflector.max_new_tokens
         store = evaluation.store
-        failures = (each for arm in filter(is_rated, store.arms()) for each in by_failure(ratings(store, arm)))
+        failures = (each for rated in filter(is_rated, store.arms()) for each in by_failure(ratings(store, rated)))
         groups = [[one.rating for one in each if one.text.strip()] for each in failures]
         helped = [group for group in groups if max(group, default=0) > 0]
         positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, groups))
