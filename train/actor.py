@@ -29,8 +29,6 @@ from .trl_trainers import MicroBatch, sft_trainer
 
 LEARNING_RATE, BATCH_SIZE = 1e-3, 8
 """Peak learning rate, and demonstrations per optimiser step."""
-DEMONSTRATIONS = 3200
-"""Number of scripted attempts, with and without advice."""
 MOST_ACTIONS = 20
 """Largest number of actions of a demonstration: the household actor of the package was trained with it."""
 
@@ -42,7 +40,7 @@ class LabelledText(NamedTuple):
     labels: list[int]
 
 
-def scripted_play(experiment: Experiment, count: int = DEMONSTRATIONS) -> list[Demonstration]:
+def scripted_play(experiment: Experiment, count: int) -> list[Demonstration]:
     """Play `count` games of the environment's split.
 
     Raises:

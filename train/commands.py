@@ -48,7 +48,7 @@ def actor(experiment: Experiment) -> str:
     """Train the actor, which every experiment keeps frozen, on scripted play with a fresh adapter."""
     from .actor import clone, scripted_play
 
-    demonstrations = scripted_play(experiment)
+    demonstrations = scripted_play(experiment, experiment.train.actor.demonstrations)
     texts = (demonstration.text for demonstration in demonstrations)
     played = training_tasks(experiment, (demonstration.task_id for demonstration in demonstrations))
     stage = make_stage("actor", experiment, texts, {}, [played])

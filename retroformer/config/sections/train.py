@@ -147,6 +147,8 @@ class Sac(Section):
 
 
 class Demonstrations(Section):
+    demonstrations: Positive = 3200
+    """Number of scripted attempts that the actor imitates, with and without advice."""
     obeys: Wording = "either"
     """Words of the advice that the actor learns to obey, of those that `environment.wording` writes: it plays on after
     advice in other words as if there was none."""
