@@ -93,10 +93,9 @@ class ArmResult:
         return_NT: Floats = np.mean([seed.return_NT for seed in self.seeds], axis=0)
         return return_NT
 
-    @property
-    def last_returns(self) -> Floats:
-        """Returns that count after the last trial, resampled as those of `solved_by`: (T), or (S, T)."""
-        by_seed = [seed.return_NT[-1] for seed in self.seeds]
+    def returns_by(self, trial: int) -> Floats:
+        """Give the returns of the attempts that count by a trial, resampled as those of `solved_by`: (T), or (S, T)."""
+        by_seed = [seed.return_NT[trial] for seed in self.seeds]
         return np.stack(by_seed) if self.pooled else by_seed[0]
 
     @property

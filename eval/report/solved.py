@@ -104,7 +104,7 @@ def paired_differences(results: Sequence[ArmResult]) -> doc.Table:
 
 def return_differences(results: Sequence[ArmResult]) -> Iterator[doc.Table]:
     """Yield the differences of graded returns, such as a score from 0 to 1; nothing if every task is solved or not."""
-    if all(np.isin(arm.last_returns, (0.0, 1.0)).all() for arm in results):
+    if all(np.isin(arm.returns_by(-1), (0.0, 1.0)).all() for arm in results):
         return
     yield doc.table(
         [
@@ -117,7 +117,7 @@ def return_differences(results: Sequence[ArmResult]) -> Iterator[doc.Table]:
                 "randomisation p": doc.DASH if first.pooled or second.pooled else _p_cell(stats.sign_flip(one_T)),
             }
             for first, second in stats.arm_pairs(results)
-            for difference in [stats.difference(first.last_returns, second.last_returns)]
+            for difference in [stats.difference(first.returns_by(-1), second.returns_by(-1))]
             for one_T in [stats.mean_over_seeds(difference)]
         ],
         "Differences in the return after the last trial, with the test of random signs.",
@@ -214,8 +214,9 @@ def planned_results(
     counts. `clusters` are those of the tasks; empty: all tasks are independent.
     """
     explained = (
-        "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
-        "tasks resampled, and training seeds if there are several."
+        "Comparisons of returns, which are 1 for a task won and 0 for one lost unless the environment grades. They "
+        "were fixed before this run played any of its tasks. The result follows the interval with tasks resampled, and "
+        "training seeds if there are several."
     )
     if clusters:
         explained += (
@@ -237,11 +238,11 @@ def planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDAr
     trial, by = -1, "the last trial"
     if planned.trial is not None:
         trial, by = planned.trial, f"trial {planned.trial}"
-    difference = stats.difference(*(arm.solved_by(trial)[..., included_T] for arm in (first, second)))
+    difference = stats.difference(*(arm.returns_by(trial)[..., included_T] for arm in (first, second)))
     of_shared = (
         "" if first.shares_first and second.shares_first else f" of {stats.shared_first_arm(rates.all_tasks).name}"
     )
-    failed = f" tasks that failed at trial 0{of_shared}, {by}"
+    failed = f" tasks that failed at trial 0{of_shared}, by {by}"
     mean = None if planned.mean is None else f"mean at least {planned.mean:g}"
     low = None if planned.low is None else f"lower bound above {planned.low:g}"
     interval, result = None, "open"
@@ -254,7 +255,7 @@ def planned_row(planned: PlannedComparison, rates: stats.Rates, clusters_T: NDAr
     row: dict[str | doc.Column, str | doc.Cell] = {
         "first arm": doc.arm_cell(first.name),
         "second arm": doc.arm_cell(second.name),
-        "solved of, by": doc.number(int(included_T.sum()), after=failed),
+        "compared on": doc.number(int(included_T.sum()), after=failed),
         "planned": ", ".join(filter(None, (mean, low))),
         "first - second": doc.DASH if interval is None else interval_cell(interval, arms=(first.name, second.name)),
         "result": result,

@@ -51,9 +51,9 @@ class PlannedComparison(Section):
     second: str
     """Arm that it is compared with."""
     trial: Positive | None = None
-    """Trial up to which a task may be solved, from 1 (the first retry); None: the last."""
+    """Trial after which the returns are compared, from 1 (the first retry); None: the last."""
     mean: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """Least mean difference in the share solved; None: any."""
+    """Least mean difference in the return, that is in the share solved where a return is 1 or 0; None: any."""
     low: Annotated[float, Field(ge=-1, le=1)] | None = 0.0
     """Number that the lower bound of the interval must exceed, with training seeds and tasks resampled together; None:
     any."""

@@ -30,16 +30,24 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def result(
-    store: Store, unfinished: str = "", wins_of: Mapping[str, tuple[int, ...]] = WINS, **settings: Any
+    store: Store,
+    unfinished: str = "",
+    wins_of: Mapping[str, tuple[int, ...]] = WINS,
+    lost: float = 0.0,
+    **settings: Any,
 ) -> tuple[str, str, str]:
-    """Return what the row of one comparison says was planned, the difference, and whether it was met."""
+    """Return what the row of one comparison says was planned, the difference, and whether it was met.
+
+    `lost` is the return of an attempt that fails.
+    """
     arms = []
     for name, wins in wins_of.items():
         solved_NT = np.array([[float(task < won) for task in range(TASKS)] for won in wins])
+        return_NT = np.maximum(solved_NT, lost)
         arms.append(
             ArmResult(
                 name,
-                (SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage()),),
+                (SeedResult(f"eval/{name}", solved_NT, return_NT, solved_NT, return_NT, 0, Usage()),),
                 incomplete=int(name == unfinished),
             )
         )
@@ -71,6 +79,12 @@ def test_a_comparison_is_met_if_mean_and_lower_bound_are(store: Store, settings:
 def test_the_difference_is_over_the_failures_at_the_trial_that_is_named(store: Store) -> None:
     assert result(store, trial=1)[1].startswith("0.250 [")
     assert result(store)[1].startswith("0.000 [0.000, 0.000]")
+
+
+def test_graded_returns_are_compared_instead_of_the_share_solved(store: Store) -> None:
+    _, difference, met = result(store, trial=1, lost=0.5, mean=0.125)
+    assert difference.startswith("0.125 [")
+    assert met == "met"
 
 
 @pytest.mark.parametrize(("arm", "expected"), [("trained", "open"), ("rule", "open"), ("worse", "met")])
@@ -112,7 +126,7 @@ def test_failures_of_arms_with_other_first_attempts_are_those_of_the_shared_one(
         arms.append(ArmResult(name, (seed,), incomplete=0, shares_first=name == "rule"))
     comparison = PlannedComparison(first="own", second="rule")
     row = markdown(*planned_results((comparison,), Rates(arms), store)).splitlines()[-1].strip("| ").split(" | ")
-    assert row[2] == "3 tasks that failed at trial 0 of rule, the last trial"
+    assert row[2] == "3 tasks that failed at trial 0 of rule, by the last trial"
     assert row[4].startswith("0.667 [")
 
 

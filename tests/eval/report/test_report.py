@@ -259,9 +259,9 @@ def test_planned_comparisons_are_met_or_missed(tmp_path: Path, monkeypatch: pyte
         line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| trained") or "hope" in line
     ]
     assert [row[2] for row in rows] == [
-        "8 tasks that failed at trial 0, trial 1",
-        "8 tasks that failed at trial 0, the last trial",
-        "8 tasks that failed at trial 0, the last trial",
+        "8 tasks that failed at trial 0, by trial 1",
+        "8 tasks that failed at trial 0, by the last trial",
+        "8 tasks that failed at trial 0, by the last trial",
     ]
     assert [(row[4].split()[0], row[5]) for row in rows] == [("0.750", "met"), ("0.750", "missed"), ("0.000", "met")]
     assert rows[1][3] == "mean at least 0.8, lower bound above 0"
