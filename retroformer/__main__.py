@@ -1,7 +1,7 @@
 """`retroformer`: one command for the four stages, for playing by hand, and for the facts of a run."""
 
 from functools import partial
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -63,6 +63,22 @@ app = make_app(
     "Train a small open model to give a frozen language agent advice that makes its next attempt better.",
     RetroformerCommands,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"retroformer {metadata.version('retroformer')}")
+        raise typer.Exit
+
+
+@app.callback(options_metavar="[--version]")
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(epilog="FOLDER is this folder unless you name another.\n\nExample: retroformer init mine")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,11 @@ def test_a_wrong_word_gets_the_list_of_commands(words: str, answer: str, capsys:
     shown = capsys.readouterr()
     assert answer in shown.err
     assert not shown.out
+
+
+def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"retroformer {version('retroformer')}\n"
 
 
 def test_a_config_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
