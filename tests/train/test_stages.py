@@ -112,7 +112,7 @@ def test_an_adapter_that_a_killed_publication_moved_aside_is_back_at_the_start(
 
 
 def test_a_finished_stage_is_done_until_its_inputs_change(
-    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = config_file(workplace, tiny_base, report_to="tensorboard")
     collect(config, tasks=24)
@@ -124,7 +124,10 @@ def test_a_finished_stage_is_done_until_its_inputs_change(
     main(["warm", str(config), "train.checkpoint_steps=3"])
     assert capsys.readouterr().out.startswith("warm is already done with these inputs: runs/tiny/warm (48 samples")
     assert metrics(workplace, "warm") == first
-    main(["warm", str(config), "train.batch_size=2"])
+    assert not caplog.messages
+    main(["warm", str(config), "train.batch_size=2", "train.lora.alpha=64"])
+    again = "runs/tiny/warm has other inputs now (batch_size, lora.alpha): it is trained again, from the start."
+    assert again in caplog.messages
     assert capsys.readouterr().out.startswith("trained warm")
     assert metrics(workplace, "warm")["steps"] == 24
     curve = EventAccumulator(str(workplace / "runs/tiny/logs/warm")).Reload()
