@@ -143,8 +143,6 @@ ladder: $(LADDER)  ## what do ratings teach? SFT, DPO, PPO and live returns by t
 
 $(LADDER): RUNG = configs/ladder.yaml run=$@ seed=$*
 $(LADDER): SFT = $(RUNG) train.variants.sft=more
-# Eight reflections on a failure have up to 28 pairs, so a batch of 8 would hold one failure.
-$(LADDER): ORDER = $(RUNG) train.batch_size=64
 $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m collect warm $(RUNG)
 	$(RUN) -m train warm $(RUNG)
@@ -161,13 +159,13 @@ $(LADDER): ladder-%: $(VENV)/.installed
 	$(RUN) -m train dpo $(RUNG) round=10
 	$(RUN) -m collect $(RUNG) round=11 reflector.endpoint.model=dpo-10
 	$(RUN) -m train dpo $(RUNG) round=11
-	$(RUN) -m train reward $(ORDER) round=2
+	$(RUN) -m train reward $(RUNG) round=2
 	$(RUN) -m train ppo $(RUNG) round=2
 	$(RUN) -m collect $(RUNG) round=13 reflector.endpoint.model=ppo-2
-	$(RUN) -m train reward $(ORDER) round=13
+	$(RUN) -m train reward $(RUNG) round=13
 	$(RUN) -m train ppo $(RUNG) round=13
 	$(RUN) -m collect $(RUNG) round=14 reflector.endpoint.model=ppo-13
-	$(RUN) -m train reward $(ORDER) round=14
+	$(RUN) -m train reward $(RUNG) round=14
 	$(RUN) -m train ppo $(RUNG) round=14
 	$(RUN) -m train grpo $(RUNG) round=2
 	$(RUN) -m collect $(RUNG) round=9 reflector.endpoint.model=sft
@@ -187,7 +185,7 @@ $(WEBSHOP): webshop-%: runs/shopping-actor/actor
 	$(call until_sft,$(SHOP))
 	$(RUN) -m collect $(SHOP) round=2 reflector.endpoint.model=sft
 	$(RUN) -m train dpo $(SHOP) round=2
-	$(RUN) -m train reward $(SHOP) round=2 train.batch_size=32
+	$(RUN) -m train reward $(SHOP) round=2
 	$(RUN) -m train ppo $(SHOP) round=2
 	$(RUN) -m eval configs/webshop-small.yaml environment.data=$(WEBSHOP_DATA) run=$@
 
@@ -208,7 +206,7 @@ $(RATINGS) $(WORDINGS): $(VENV)/.planner
 	$(RUN) -m collect $(SEEDED) round=2 reflector.endpoint.model=sft
 	$(RUN) -m train sft $(SEEDED) round=2
 	$(RUN) -m train sft $(SEEDED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2
-	$(RUN) -m train reward $(SEEDED) round=2 train.batch_size=32
+	$(RUN) -m train reward $(SEEDED) round=2
 	$(RUN) -m train ppo $(SEEDED) round=2
 	$(RUN) -m train grpo $(SEEDED) round=2
 	$(RUN) -m eval $(RATED)

@@ -124,6 +124,8 @@ def _config(sizes: Sizes, base: str) -> dict[str, Any]:
     if case.stage in ("ppo", "grpo"):
         key = "responses_per_prompt" if case.stage == "ppo" else "group"
         stage |= {"batch_size": case.batch_size, "updates": sizes.updates, key: case.responses}
+    elif case.stage == "reward":
+        stage["batch_size"] = case.failures
     train: dict[str, Any] = {
         "base_model": base,
         "quantization": "none",

@@ -5,6 +5,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from retroformer.config.conditions import STORED
@@ -81,7 +83,9 @@ def reward(experiment: Experiment) -> str:
         adapters["start"] = before
     elif first != "base":
         adapters["start"] = _newest(experiment, first)
-    stage = _on_ratings("reward", experiment, (pair.model_dump() for pair in pairs), adapters, recent=True)
+    # The batches of a reward model count failures, whose pairs are adjacent.
+    failures = ([pair.model_dump() for pair in on_one] for _, on_one in groupby(pairs, attrgetter("prompt")))
+    stage = _on_ratings("reward", experiment, failures, adapters, recent=True)
     return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), adapters))
 
 

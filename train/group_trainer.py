@@ -123,13 +123,15 @@ def make_trainer(stage: Stage, model: Any, groups: Groups, objective: Objective,
 def batches_of(stage: Stage, groups: Groups) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list."""
     experiment, epochs = stage.experiment, stage.steps.epochs
-    batch_size = experiment.train.batch_size
+    batch_size = experiment.train.batch(stage.name)
     assert batch_size is not None, "make_stage completes the settings"
-    return training_batches(groups.sizes, groups.lengths, batch_size, epochs, experiment.seed)
+    # All pairs on a failure are one sample of the reward model, since they share their responses (InstructGPT, 3.4).
+    sizes = groups.shares if stage.name == "reward" else groups.sizes
+    return training_batches(sizes, groups.lengths, batch_size, epochs, experiment.seed)
 
 
 def training_batches(
-    sizes: Sequence[int], lengths: Sequence[int], batch_size: int, epochs: int, seed: int
+    sizes: Sequence[float], lengths: Sequence[int], batch_size: int, epochs: int, seed: int
 ) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list.
 
@@ -149,14 +151,14 @@ def training_batches(
     return batches
 
 
-def _cut(numbers: Sequence[int], sizes: Sequence[int], size: int) -> Iterator[list[int]]:
+def _cut(numbers: Sequence[int], sizes: Sequence[float], size: int) -> Iterator[list[int]]:
     """Cut `numbers` into parts whose total size is as close to `size` as possible."""
     part: list[int] = []
-    held = 0
+    held = 0.0
     for number in numbers:
         if part and held + sizes[number] - size > size - held:
             yield part
-            part, held = [], 0
+            part, held = [], 0.0
         part.append(number)
         held += sizes[number]
     if part:

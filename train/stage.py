@@ -39,8 +39,9 @@ from .model_card import CARD, adapter_card
 from .stage_kinds import STAGES
 
 CONFIG = "config.yaml"
-LEAST_BATCH, LARGEST_BATCH, BATCHES = 8, 32, 32
-"""Bounds of a batch, and the number of batches that an epoch has between them."""
+LEAST_BATCH, LEAST_FAILURES, LARGEST_BATCH, BATCHES = 8, 4, 32, 32
+"""Bounds of a batch, of texts or pairs and of a reward model's failures, and the number of batches that an epoch has
+between them."""
 LEAST_STEPS, MOST_EPOCHS = 30, 8
 """Optimiser steps that few texts are repeated for, and the bound of their repetition."""
 RATE_TIMES_WIDTH, HIGHEST_RATE = 0.576, 2e-3
@@ -130,7 +131,7 @@ def make_stage(
         "pair_weight": train.pair_weight if kind.responses == 2 else None,
         # What is published on the way changes nothing at the end.
         "optimizer": train.settings(name).model_dump(exclude={"milestones"}),
-        "batch_size": train.batch_size if kind.on_groups else None,
+        "batch_size": train.batch_size if kind.on_groups and name != "reward" else None,
         "micro_batch_tokens": None if kind.trains_actor else train.micro_batch_tokens,
         "chat_template_kwargs": train.chat_template_kwargs,
         "seed": experiment.seed,
@@ -141,18 +142,21 @@ def make_stage(
 
 
 def with_fitted_steps(experiment: Experiment, name: str, count: int) -> Experiment:
-    """Return a config that sets what a stage on `count` texts or pairs needs of batch size, epochs and learning rate.
+    """Return a config that sets what a stage on `count` texts, pairs or failures needs to train.
 
-    Settings of the config stay. The rule is measured in docs/training-cost.md.
+    That is batch size, epochs and learning rate. Settings of the config stay. The rule is measured in
+    docs/training-cost.md.
     """
     train, changes = experiment.train, dict[str, Any]()
-    batch = train.batch_size or min(LARGEST_BATCH, max(LEAST_BATCH, count // BATCHES))
-    if STAGES[name].on_groups:
-        changes["batch_size"] = batch
+    least = LEAST_FAILURES if name == "reward" else LEAST_BATCH
+    batch = train.batch(name) or min(LARGEST_BATCH, max(least, count // BATCHES))
     if isinstance(section := train.settings(name), FittedSteps):
         epochs = min(MOST_EPOCHS, max(1, math.ceil(LEAST_STEPS * batch / max(1, count))))
         rate = section.learning_rate or fitted_rate(train.base_model, name)
-        changes[name] = section.model_copy(update={"learning_rate": rate, "epochs": section.epochs or epochs})
+        own = {"learning_rate": rate, "epochs": section.epochs or epochs}
+        changes[name] = section.model_copy(update=own | ({"batch_size": batch} if name == "reward" else {}))
+    if STAGES[name].on_groups and name != "reward":
+        changes["batch_size"] = batch
     return experiment.model_copy(update={"train": train.model_copy(update=changes)})
 
 

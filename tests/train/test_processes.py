@@ -73,7 +73,7 @@ def both(folder: Path, alone: int | None, stage: str, config: Path, *overrides: 
 def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Path, stage: str, trainer: str) -> None:
     # Eight micro-batches per step, with an incomplete last batch: 36 rows of sft, 30 of reward and dpo.
     many = {"learning_rate": 3e-3, "epochs": 3}
-    stages: dict[str, Any] = dict.fromkeys(("sft", "reward", "dpo"), many)
+    stages: dict[str, Any] = {"sft": many, "reward": {**many, "batch_size": 8}, "dpo": many}
     config = trained(workplace, tiny_base, trainer=trainer, batch_size=8, micro_batch_tokens=100, **stages)
     alone, shared = both(workplace, None, stage, config)
     assert alone["fingerprint"] == shared["fingerprint"]

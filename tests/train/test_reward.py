@@ -10,7 +10,8 @@ from retroformer.method.rating import Rating
 from retroformer.method.records import Author, PreferencePair, Reflection
 from retroformer.models.adapter_weights import SCORE_HEAD
 from retroformer.run.stage_metrics import read_metrics, training_tasks
-from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
+from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, save_adapter, tiny_experiment
+from train.__main__ import main
 from train.adapter import Adapter, require_adapter
 from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.data.samples import sample_pairs
@@ -74,13 +75,24 @@ def test_a_reward_model_reads_the_prompt(tiny_base: Path, workplace: Path) -> No
         for name in names
         for texts in ([(GOOD, BAD) if name.startswith("north") else (BAD, GOOD)])
     ]
-    quick: Any = {"batch_size": 10, "micro_batch_tokens": 800, "reward": {"learning_rate": 1e-2, "epochs": 12}}
+    quick: Any = {"micro_batch_tokens": 800, "reward": {"batch_size": 10, "learning_rate": 1e-2, "epochs": 12}}
     stage = make_stage("reward", tiny_experiment(workplace, tiny_base, **quick), [len(pairs)], {})
     train_reward_model(stage, pairs)
     done = finished(stage)
     assert done
     assert done.held_out_pairs == 6
     assert (done.measure("train_accuracy"), done.held_out_accuracy) == (1.0, 1.0)
+
+
+def test_a_batch_counts_failures_each_with_all_its_pairs(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base, reward={"epochs": 1})
+    collect(config, rate=lambda text: int(text[-1]), texts=[f"Advice {quality}" for quality in range(4)])
+    main(["reward", str(config)])
+    done = metrics(workplace, "reward")
+    assert (done["pairs"], done["steps"]) == (60, 3), "10 failures in batches of 4; two are held out"
+    main(["reward", str(config), "train.reward.batch_size=", "train.reward.epochs="])
+    fitted = metrics(workplace, "reward")["inputs"]["optimizer"]
+    assert (fitted["batch_size"], fitted["epochs"]) == (4, 8), "30 steps would be 10 epochs"
 
 
 def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: Path) -> None:

@@ -96,7 +96,9 @@ def test_a_whole_stage_takes_the_steps_of_packed_rows_and_publishes_the_same(tin
 @pytest.mark.parametrize("trainer", ["packed", "trl"])
 def test_a_stage_of_one_batch_learns(trainer: str, tiny_base: Path, workplace: Path) -> None:
     """The first step is not one at the learning rate 0 with which a warm-up might begin."""
-    config = config_file(workplace, tiny_base, trainer=trainer, batch_size=100, dpo={"learning_rate": 3e-3})
+    config = config_file(
+        workplace, tiny_base, trainer=trainer, batch_size=100, dpo={"learning_rate": 3e-3}, reward={"batch_size": 100}
+    )
     collect(config)
     weights: list[dict[str, torch.Tensor]] = [{}]
     for stage in ("sft", "reward", "dpo"):

@@ -1,7 +1,7 @@
 """A tiny language model and a store of rated reflections, for tests of training."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def config_file(folder: Path, base: Path, **train: Any) -> Path:
     # Without epochs, a stage would repeat these few texts until it has taken thirty steps.
     once: dict[str, Any] = {
         "sft": {**quick, "epochs": 2},
-        "reward": {**quick, "epochs": 1},
+        "reward": {**quick, "epochs": 1, "batch_size": 4},
         "dpo": {"learning_rate": 1e-5, "epochs": 1},
     }
     settings: dict[str, Any] = {
@@ -104,18 +104,19 @@ def collect(
     tasks: int = 12,
     rate: Callable[[str], float] = lambda text: float(text == GOOD),
     arm: str = "collect",
+    texts: Sequence[str] = (GOOD, BAD),
 ) -> None:
-    """Store a failure of each task, with good and bad advice, written by rule and rated by `rate`."""
+    """Store a failure of each task, with the advice in `texts`, written by rule and rated by `rate`."""
     store = open_store(load(config))
     for number in range(tasks):
-        _collect_one(store, arm, f"{arm} task-{number}", rate)
+        _collect_one(store, arm, f"{arm} task-{number}", rate, texts)
     store.close()
 
 
-def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float]) -> None:
+def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float], texts: Sequence[str]) -> None:
     subject = Task(id=name, environment="riddles", split="train")
     add_trajectory(store, Key(arm=arm, task_id=name), attempt_at(subject))
-    for candidate, text in enumerate((GOOD, BAD)):
+    for candidate, text in enumerate(texts):
         advice = Reflection(text=text, prompt=prompt(name), author=AUTHOR)
         rated = Key(arm=arm, task_id=name, trial=1, candidate=candidate)
         store.add_reflection(rated, 0, advice)

@@ -236,8 +236,9 @@ def seconds(case: PlannedStage, card: Card) -> float:
     # The weights are frozen, so a backward pass costs as much as a forward pass.
     training = 3 if case.recomputes else 2
     if not isinstance(section, Ppo | Grpo):
-        assert case.train.batch_size is not None
-        flops: float = case.train.batch_size * (prompt * per_token + case.kind.responses * per_response)
+        batch = case.train.batch(case.kind.name)
+        assert batch is not None
+        flops: float = batch * (prompt * per_token + case.kind.responses * per_response)
         return training * flops / (USED_FLOPS * card.flops)
     each = section.group if isinstance(section, Grpo) else section.responses_per_prompt
     prompts = section.batch_size / each * prompt * per_token

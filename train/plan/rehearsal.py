@@ -58,7 +58,7 @@ def rehearse(experiment: Experiment, case: PlannedStage) -> int:
 
 def _with_one_micro_batch(experiment: Experiment, case: PlannedStage) -> Experiment:
     section, responses = case.train.settings(case.kind.name), _responses(case)
-    changes: dict[str, Any] = {"epochs": 1}
+    changes: dict[str, Any] = {"epochs": 1} | ({"batch_size": 1} if case.kind.name == "reward" else {})
     if isinstance(section, Ppo | Grpo):
         size = "group" if isinstance(section, Grpo) else "responses_per_prompt"
         changes = {"epochs": STEPS, "updates": 1, "batch_size": responses, size: responses}

@@ -153,8 +153,9 @@ def _steps(case: PlannedStage) -> float:
     section = case.train.settings(case.kind.name)
     if isinstance(section, Updates):
         return section.updates
-    assert case.train.batch_size is not None
-    return case.train.steps(case.kind.name).epochs * SAMPLES / case.train.batch_size
+    batch = case.train.batch(case.kind.name)
+    assert batch is not None
+    return case.train.steps(case.kind.name).epochs * SAMPLES / batch
 
 
 def _time(length: float) -> str:

@@ -91,6 +91,11 @@ class Groups(Sequence[Group]):
         """Number of samples or pairs of each group."""
         return [len(part.numbers) for part in self._parts]
 
+    @property
+    def shares(self) -> list[float]:
+        """Fraction of its prompt's samples or pairs that each group holds."""
+        return [part.share for part in self._parts]
+
     def __len__(self) -> int:
         return len(self._parts)
 

@@ -68,6 +68,8 @@ class Sft(FittedSteps):
 
 
 class Reward(FittedSteps):
+    batch_size: Positive | None = None
+    """Number of failures in an optimiser step, each with all its pairs; None: by their number."""
     start: Literal["base", "warm", "sft"] = "base"
     """Weights that the first reward model starts from. base: the base model (as in the paper); warm, sft: the adapter
     of that stage, which has read such prompts, those of held-out pairs among them."""
@@ -200,8 +202,8 @@ class Train(Section):
     """Variant of a stage, such as `{sft: rated}`: its adapter is in runs/RUN/STAGE-VARIANT, beside those of the stage's
     other settings, and later stages start from it."""
     batch_size: Positive | None = None
-    """Number of texts or pairs in an optimiser step of warm, sft, reward and dpo; None: by their number. Those of one
-    failure stay in one batch, so batches have about this size."""
+    """Number of texts (warm, sft) or pairs (dpo) in an optimiser step; None: by their number. Those of one failure stay
+    in one batch, so batches have about this size."""
     micro_batch_tokens: Positive = 4096
     """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A prompt and all
     its responses are in one row; a row that would be longer is divided, and its prompt read again for each part."""
@@ -238,6 +240,10 @@ class Train(Section):
         """Return the settings that a stage has alone."""
         section: Section = WARM if stage == "warm" else getattr(self, stage)
         return section
+
+    def batch(self, stage: str) -> int | None:
+        """Return the number of texts, pairs or failures in an optimiser step of a stage on recorded data."""
+        return self.reward.batch_size if stage == "reward" else self.batch_size
 
     def steps(self, stage: str) -> Steps:
         """Return the optimiser steps of a stage that trains a reflector, whose settings are complete."""
