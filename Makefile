@@ -205,7 +205,7 @@ $(RATINGS) $(WORDINGS): $(VENV)/.planner
 	$(call until_sft,$(SEEDED))
 	$(RUN) -m collect $(SEEDED) round=2 reflector.endpoint.model=sft
 	$(RUN) -m train sft $(SEEDED) round=2
-	$(RUN) -m train sft $(SEEDED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2
+	$(RUN) -m train sft $(SEEDED) round=2 train.variants.sft=hindsight train.sft.texts=hindsight train.sft.other_goals=2 train.sft.epochs=1
 	$(RUN) -m train reward $(SEEDED) round=2
 	$(RUN) -m train ppo $(SEEDED) round=2
 	$(RUN) -m train grpo $(SEEDED) round=2
