@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ from retroformer.run.store import open_store
 
 
 def found(config: Path, run: str) -> dict[str, Any]:
-    """Return what a run has solved and cost, in JSON's types. Exits if it is not evaluated, or tasks are unfinished."""
+    """Return what a run has solved and cost, in JSON's types.
+
+    Exits if it is not evaluated, if tasks are unfinished, or if an arm was evaluated with two adapters.
+    """
     experiment = load(config, [f"run={run}"])
     if not experiment.has_store:
         sys.exit(f"No run {run}: run `retroformer eval {config} run={run}` first.")
@@ -40,9 +44,13 @@ def found(config: Path, run: str) -> dict[str, Any]:
         played = sorted(store.played_tasks(FIRST_TRIAL))
         tasks = [Task(id=name, environment=experiment.environment.name, split="") for name in played]
         results = arm_results(store, tasks, names, experiment.loop.trials, own=own)
+        stored = set(chain.from_iterable(names.values()))
+        again = [arm for arm in store.arms() if arm not in stored and arm.partition("@")[0] in stored]
         plan = (store.conditions(FIRST_TRIAL) or {}).get("plan_sha256")
     if left := max(arm.incomplete for arm in results):
         sys.exit(f"{left} tasks of {run} are unfinished: run `retroformer eval {config} run={run}` first.")
+    if again:
+        sys.exit(f"{run} has results of two adapters for {again[0].partition('@')[0]}: evaluate in another run.")
     return {
         "code": code_version().model_dump(),
         "plan_sha256": plan,

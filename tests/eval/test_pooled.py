@@ -69,6 +69,13 @@ def test_an_unfinished_run_is_refused(seeds: Path) -> None:
         main(Path("more.yaml"), seeds, "riddles-2")
 
 
+def test_an_arm_that_was_evaluated_with_two_adapters_is_refused(seeds: Path) -> None:
+    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/trained@0123456789ab": 3, "eval/hopeless": 0}
+    write_evaluation(CONFIG.replace("run: riddles", "run: riddles-3"), wins)
+    with pytest.raises(SystemExit, match="riddles-3 has results of two adapters for eval/trained: evaluate in another"):
+        main(Path("experiment.yaml"), seeds, "riddles-3")
+
+
 def test_a_run_that_is_not_there_is_refused_and_leaves_nothing(seeds: Path) -> None:
     with pytest.raises(SystemExit, match=r"^No run riddles-7: run `retroformer eval experiment\.yaml run=riddles-7`"):
         main(Path("experiment.yaml"), seeds, "riddles-7")
