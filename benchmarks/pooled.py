@@ -30,7 +30,7 @@ from retroformer.run.provenance import code_version
 from retroformer.run.store import open_store
 
 
-def found(config: Path, run: str) -> dict[str, Any]:
+def results_of(config: Path, run: str) -> dict[str, Any]:
     """Return what a run has solved and cost, in JSON's types.
 
     Exits if it is not evaluated, if tasks are unfinished, or if an arm was evaluated with two adapters.
@@ -99,7 +99,7 @@ def main(config: Path, folder: Path, *names: str) -> None:
     experiment = load(config)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / f"{name}.json").write_text(json.dumps({"name": name, **found(config, name)}) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps({"name": name, **results_of(config, name)}) + "\n")
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if any(run["tasks"] != runs[0]["tasks"] for run in runs):
         sys.exit(f"The runs in {folder} have not played the same tasks, so they cannot be pooled.")
