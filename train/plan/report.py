@@ -142,14 +142,14 @@ def _times(on_gpu: Mapping[float, Planned]) -> str:
             rows.append([f"{memory:g} GiB ({card.name})", str(length), *cells])
     title = (
         "Time of an optimiser step or of an update of PPO and GRPO, and of a run: of all updates, or of all epochs "
-        f"over {SAMPLES} texts or pairs. Computed from what the cards can do, not measured."
+        f"over {SAMPLES} texts, or failures with one pair each. Computed from what the cards can do, not measured."
     )
     names = (case.kind.name for case in stages)
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
 
 
 def _steps(case: PlannedStage) -> float:
-    """Return the number of updates of a run, or of steps on `SAMPLES` texts or pairs."""
+    """Return the number of updates of a run, or of steps on `SAMPLES` texts or failures."""
     section = case.train.settings(case.kind.name)
     if isinstance(section, Updates):
         return section.updates

@@ -50,7 +50,7 @@ class FittedSteps(Section):
     """Peak learning rate; None: by the size of the base. For PPO and GRPO it is constant after warm-up; for the other
     stages it decays linearly."""
     epochs: Positive | None = None
-    """Number of passes over the data; None: by the number of texts or pairs."""
+    """Number of passes over the data; None: by the number of texts, pairs or failures."""
 
 
 WARM = Steps(learning_rate=1e-3)
