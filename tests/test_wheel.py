@@ -87,7 +87,7 @@ def test_the_wheel_holds_only_retroformer(wheel: Path) -> None:
 
 
 def test_the_console_command_runs_from_the_wheel_and_not_from_a_checkout(installed: Installed) -> None:
-    assert installed.run("--help").startswith("Usage: retroformer COMMAND")
+    assert installed.run("--help").startswith("Usage: retroformer [--version] COMMAND")
     assert installed.run("collect", "--help").startswith("Usage: retroformer collect COMMAND")
     module = installed.ended([str(installed.python), "-m", "retroformer.collect", "--help"])
     assert module.stdout.startswith("Usage: python -m retroformer.collect COMMAND"), module.stderr
