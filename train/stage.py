@@ -26,6 +26,7 @@ import yaml
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import FittedSteps, Steps
 from retroformer.files import durable
+from retroformer.files.text import differences
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import stored_dtype
 from retroformer.run.provenance import code_version, folder_sha256, package_versions
@@ -217,20 +218,11 @@ def finished(stage: Stage) -> StageMetrics | None:
     metrics = read_metrics(stage.folder)
     if metrics.fingerprint != stage.fingerprint:
         if processes.is_main():
-            changed = ", ".join(_changed(metrics.inputs, stage.inputs))
+            # Names alone, since values may be hashes.
+            changed = ", ".join(each.partition("=")[0] for each in differences(metrics.inputs, stage.inputs))
             logger.warning("%s has other inputs now (%s): it is trained again, from the start.", stage.folder, changed)
         return None
     return sound_adapter(stage.folder, metrics).metrics
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the inputs that differ, such as `optimizer.updates`."""
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from (f"{name}.{inner}" for inner in _changed(old, new))
-        elif old != new:
-            yield name
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
