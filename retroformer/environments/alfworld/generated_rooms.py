@@ -13,7 +13,7 @@ AT_HOME = 0.85
 """Probability that a thing is in one of its homes."""
 
 APPLIANCES: dict[Kind, str] = {"clean": "SinkBasin", "cool": "Fridge", "heat": "Microwave"}
-"""Place that brings a thing into the state a task asks for."""
+"""Place that brings a thing into the state a task asks for; a thing to `clean` has the trait `cleanable`, and so on."""
 
 OPENABLE = frozenset({"Cabinet", "Drawer", "Fridge", "Microwave", "Safe"})
 
@@ -151,10 +151,7 @@ def fits(thing: str, place: str) -> bool:
         or place in about.destinations
         or place in SURFACES
         or (place in STORAGE and "bulky" not in about.traits)
-        or any(
-            place == appliance and trait in about.traits
-            for trait, appliance in (("cleanable", "SinkBasin"), ("coolable", "Fridge"), ("heatable", "Microwave"))
-        )
+        or any(place == appliance and f"{kind}able" in about.traits for kind, appliance in APPLIANCES.items())
     )
 
 
@@ -162,8 +159,7 @@ def things_for(kind: Kind) -> tuple[str, ...]:
     """Return the things that a task of this kind can be about."""
     if kind == "look":
         return tuple(name for name, thing in THINGS.items() if thing.room in LAMP_STANDS)
-    trait = {"clean": "cleanable", "cool": "coolable", "heat": "heatable"}.get(kind)
-    return tuple(name for name, thing in THINGS.items() if trait is None or trait in thing.traits)
+    return tuple(name for name, thing in THINGS.items() if kind not in APPLIANCES or f"{kind}able" in thing.traits)
 
 
 def destinations_for(kind: Kind, thing: str) -> tuple[str, ...]:
