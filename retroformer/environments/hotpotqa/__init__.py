@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, get_args
+from typing import Any
 
 from retroformer.environments.extras import Extras
 from retroformer.environments.hotpotqa.advice import GoldAnswerLeak, TitleHindsight
@@ -16,7 +16,7 @@ from retroformer.environments.hotpotqa.environment import (
     gold_paragraphs,
     parse,
 )
-from retroformer.environments.hotpotqa.metrics import RETURNS, ReturnName
+from retroformer.environments.hotpotqa.metrics import RETURNS
 from retroformer.environments.tasksets import row_sha256
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.cache import cache_folder
@@ -128,7 +128,7 @@ def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
     return HotpotqaTaskset(section, Folder(section.data) if section.data else Hub())
 
 
-def answer_return(name: ReturnName, gold: Callable[[Task], str]) -> ReturnOf:
+def answer_return(name: str, gold: Callable[[Task], str]) -> ReturnOf:
     """Return the function that computes this return of an attempt, 0 without an answer. It raises as `gold` does."""
 
     def score(attempt: Trajectory) -> float:
@@ -140,7 +140,7 @@ def answer_return(name: ReturnName, gold: Callable[[Task], str]) -> ReturnOf:
     return score
 
 
-def _return_of(name: ReturnName, section: Any, seed: int) -> ReturnOf:
+def _return_of(name: str, section: Any, seed: int) -> ReturnOf:
     return answer_return(name, taskset(section, seed).answer)
 
 
@@ -149,6 +149,6 @@ extras = Extras(
     leak_check=lambda section, seed: GoldAnswerLeak(taskset(section, seed).answer),
     hindsight=lambda section: TitleHindsight,
     # The paper's F1 is the graded version of its success, exact match.
-    returns={name: partial(_return_of, name) for name in get_args(ReturnName)} | {"shaped": partial(_return_of, "f1")},
+    returns={name: partial(_return_of, name) for name in RETURNS} | {"shaped": partial(_return_of, "f1")},
     data_licence="HotPotQA: CC BY-SA 4.0.",
 )

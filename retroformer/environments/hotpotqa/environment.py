@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from retroformer.config.sections.base import Positive
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage
-from retroformer.environments.hotpotqa.metrics import exact_match, f1_without_stop_words
+from retroformer.environments.hotpotqa.metrics import RETURNS, exact_match
 from retroformer.environments.section import EnvironmentSection
 from retroformer.environments.tasksets import row_of
 from retroformer.errors import EnvironmentFailure, UnknownTask
@@ -240,7 +240,7 @@ class HotpotqaEnvironment:
 
     def _finish(self, question: Question, answer: str) -> Transition:
         correct = exact_match(answer, question.answer)
-        reward = float(correct) if self._reward == "em" else f1_without_stop_words(answer, question.answer)
+        reward = float(RETURNS[self._reward](answer, question.answer))
         verdict = "Answer is CORRECT" if correct else "Answer is INCORRECT"
         return Transition(observation=verdict, reward=reward, terminated=True, success=correct)
 

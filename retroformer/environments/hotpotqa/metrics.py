@@ -8,7 +8,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
 
 _WORDS = """
     a an the
@@ -27,9 +26,6 @@ ENGLISH = frozenset(_WORDS.split())
 """Words of other lists that are answers or parts of names are missing on purpose: `yes`, `no`, `one`, `i` (Elizabeth
 I), `us` (U.S.), `may` (the month), `will` (Will Smith), halves of contractions (`t`, `don`)."""
 
-
-ReturnName = Literal["f1", "f1_with_stop_words", "em"]
-"""Names of returns: the paper's F1; the F1 of SQuAD and ReAct, which has no stop-word list; exact match."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
@@ -78,4 +74,5 @@ def _overlap(answer_words: list[str], gold_words: list[str]) -> float:
 RETURNS: Mapping[str, Callable[[str, str], float]] = MappingProxyType(
     {"f1": f1_without_stop_words, "f1_with_stop_words": f1, "em": exact_match}
 )
-"""Return of an answer, given the gold answer, by name."""
+"""Return of an answer, given the gold answer, by name: the paper's F1; the F1 of SQuAD and ReAct, which has no
+stop-word list; exact match."""

@@ -3,7 +3,6 @@
 import pytest
 
 from retroformer.environments.hotpotqa import answer_return
-from retroformer.environments.hotpotqa.metrics import ReturnName
 from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
 
 
@@ -24,7 +23,7 @@ def attempt(*actions: str) -> Trajectory:
         ("f1", "Nobody", 0.0),
     ],
 )
-def test_the_last_answer_is_scored_against_the_gold_answer(name: ReturnName, answer: str, expected: float) -> None:
+def test_the_last_answer_is_scored_against_the_gold_answer(name: str, answer: str, expected: float) -> None:
     returned = answer_return(name, lambda task: "Duke of York")
     assert returned(attempt("Search[duke]", f"Finish[{answer}]")) == pytest.approx(expected)
 
