@@ -11,7 +11,7 @@ A folder holds these files, each also as `.xz` and in UTF-8, one JSON object a l
 import hashlib
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,17 +38,22 @@ _TEXTS, _FACTS = TypeAdapter(list[str]), TypeAdapter(list[tuple[str, int]])
 Read = TypeVar("Read")
 
 
-def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: str) -> list[str] | None:
-    """Return the ids of a split that the rule defines, or None if the name is not of this form.
+def _ids_of(
+    name: str, splits: Mapping[str, list[str]], released: Callable[[str], list[str]], where: str, more: str = ""
+) -> list[str]:
+    """Return the ids of one of these splits, or of one by rule.
 
     `train_N` and `validation_N` are the N questions of HotPotQA's training or development set whose ids have the
     smallest sha256, in ascending order of that hash, so that everyone with the public questions gets the same ones.
 
-    `released` returns the ids of the set `train` or `validation`; `where` names the data. Raises MissingInput if they
-    have fewer questions of that set.
+    `released` returns the ids of the set `train` or `validation`; `where` names the data, and `more` ends the error.
+    Raises UnknownTask, and MissingInput if the data have fewer questions of that set.
     """
+    if name in splits:
+        return splits[name]
     if not (match := _SPLIT_BY_RULE.fullmatch(name)):
-        return None
+        names = ", ".join(sorted(splits))
+        raise UnknownTask(f"No split {name!r} in {where}: choose one of {names}, train_N, validation_N{more}.")
     origin, count = match[1], int(match[2])
     ids = sorted(released(origin), key=lambda question_id: hashlib.sha256(question_id.encode()).digest())
     if len(ids) < count:
@@ -73,17 +78,13 @@ class Folder:
     def split(self, name: str) -> list[str]:
         """Return the ids of a split in their official order. Raises UnknownTask, MissingInput."""
         splits = {"all": list(self.questions)} | self._named_splits()
-        if name not in splits:
-            if (by_rule := split_by_rule(name, self._released, str(self._folder))) is not None:
-                return by_rule
-            names = ", ".join(sorted(splits))
-            raise UnknownTask(f"No split {name!r} in {self._folder}: choose one of {names}, train_N, validation_N.")
-        if unknown := [task_id for task_id in splits[name] if task_id not in self.questions]:
+        ids = _ids_of(name, splits, self._released, str(self._folder))
+        if unknown := [task_id for task_id in ids if task_id not in self.questions]:
             raise MissingInput(
-                f"{len(unknown)} of the {len(splits[name])} questions of split {name!r} are not in {self._folder}, "
-                f"such as {unknown[0]!r}: the splits belong to other data."
+                f"{len(unknown)} of the {len(ids)} questions of split {name!r} are not in {self._folder}, such as "
+                f"{unknown[0]!r}: the splits belong to other data."
             )
-        return splits[name]
+        return ids
 
     def fingerprint(self, *, pages: bool) -> str:
         """Return the sha256 of the pages, which decide what Search finds, if `pages`; each question has a hash.
@@ -143,17 +144,10 @@ class Hub:
         return {row["id"]: _question(row) for name in HUB_SPLITS for row in self._dataset[name]}
 
     def split(self, name: str) -> list[str]:
-        dataset = self._dataset
-        if name == "all":
-            return list(self.questions)
-        if name not in HUB_SPLITS:
-            if (by_rule := split_by_rule(name, lambda origin: dataset[origin]["id"], HUB_NAME)) is not None:
-                return by_rule
-            raise UnknownTask(
-                f"No split {name!r} in {HUB_NAME}: choose one of all, train, validation, train_N, validation_N; "
-                "other splits come with the files of environment.data."
-            )
-        return list(dataset[name]["id"])
+        splits = {origin: list(self._dataset[origin]["id"]) for origin in HUB_SPLITS}
+        splits["all"] = [task_id for ids in splits.values() for task_id in ids]
+        more = "; other splits come with the files of environment.data"
+        return _ids_of(name, splits, splits.__getitem__, HUB_NAME, more)
 
     def fingerprint(self, *, pages: bool) -> str:
         """Return a hash that changes with the dataset, which contains both pages and questions."""
