@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.environments.webshop import data
-from retroformer.environments.webshop.data import NO_PRICE, Product, approximate_nouns, is_listed, product
+from retroformer.environments.webshop.data import Product, approximate_nouns, is_listed, product
 from retroformer.environments.webshop.goals import (
     PRICE_SEED,
     GoalKind,
@@ -139,7 +139,7 @@ def _write_shop(database: sqlite3.Connection, folder: Path) -> None:
         if item.asin in prices:
             price = prices[item.asin]
         else:
-            price = generator.uniform(*item.pricing) if len(item.pricing) == 2 else (*item.pricing, NO_PRICE)[0]
+            price = generator.uniform(*item.pricing) if len(item.pricing) == 2 else item.pricing[0]
         instruction = json.dumps(entry) if entry.get("instruction") is not None else None
         texts = human.get(item.asin) or row.get("instructions")
         values = (number, item.asin, price, json.dumps(item), instruction, json.dumps(texts) if texts else None)
