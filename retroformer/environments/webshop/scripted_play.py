@@ -158,19 +158,16 @@ def demonstrations(
         opening, steps, pieces = seen.observation, list[Step](), list[tuple[str, bool]]()
         kind, advice = _drawn(read_request(compact.request_of(opening)), walkthrough(task), walkthrough(other), random)
         said = advice.say(random) or (random.choice(PHRASES) if random.random() < 0.3 else "")
+        text = compact.attempt(opening, (), (said,))
         while not seen.over and len(steps) < actions:
-            pieces.append((f"{_last(opening, steps, said)}>", False))
+            pieces.append((f"{text}>", False))
             action = next_action(opening, steps, seen.choices, advice)
             shown = compact.products(steps[-1].observation) if steps else ()
             pieces.append((f" {compact.command(action, shown)}\n", True))
             seen = environment.step(action)
             steps.append(Step(action=action, observation=seen.observation))
+            text = f"{compact.observation(seen.observation)}\n"
         yield Demonstration(task.id, kind, seen.success, tuple(pieces))
-
-
-def _last(opening: str, steps: Sequence[Step], said: str) -> str:
-    """Return the text that the last step added."""
-    return f"{compact.observation(steps[-1].observation)}\n" if steps else compact.attempt(opening, (), (said,))
 
 
 def _drawn(
