@@ -133,11 +133,9 @@ class WebshopTaskset:
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """Return actions that buy the wanted product with its options. Raises UnknownTask."""
-        goal = self._goals.goal(int(task.id))
-        entry = self._shop.product(goal.asin) if goal else None
-        if goal is None or entry is None:
-            raise UnknownTask(f"No goal {task.id!r} in this WebShop data: --list prints the ids.")
-        words = re.findall(r"[\w'&-]+", entry[0].title)
+        goal = self._goals.goal(task.id)
+        product, _ = self._shop.product(goal.asin)
+        words = re.findall(r"[\w'&-]+", product.title)
         queries = [" ".join(words[:count]) for count in (*_ORACLE_WORDS, len(words))]
         query = next((query for query in queries if self._shop.search(query)[:1] == (goal.asin,)), queries[-1])
         options = [option if isinstance(option, str) else option[1] for option in goal.options]

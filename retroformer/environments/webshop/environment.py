@@ -24,7 +24,7 @@ from retroformer.environments.webshop.data import Product
 from retroformer.environments.webshop.goals import Goals, ShoppingGoal
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.site import ReactSite
-from retroformer.errors import EnvironmentFailure, UnknownTask
+from retroformer.errors import EnvironmentFailure
 from retroformer.method.records import Task, Transition
 
 GOALS_PER_PRODUCT = 5
@@ -66,9 +66,7 @@ class WebshopEnvironment:
 
         Raises UnknownTask.
         """
-        goal = self._goals.goal(int(task.id)) if task.id.isdecimal() and len(task.id) < 10 else None
-        if goal is None:
-            raise UnknownTask(f"No goal {task.id!r} in this WebShop data: --list prints the ids.")
+        goal = self._goals.goal(task.id)
         self._site = ReactSite(
             self._shop, goal.instruction, lambda asin, options: purchase(self._shop, goal, asin, options).total
         )
@@ -210,13 +208,7 @@ def _has_attribute(bought: Product, wanted: str) -> bool:
 
 
 def purchase(shop: Shop, goal: ShoppingGoal, asin: str, options: Mapping[str, str]) -> PurchaseReward:
-    """Return the reward of buying the product of an ASIN with these options, given this goal.
-
-    Raises EnvironmentFailure.
-    """
-    bought, wanted = shop.product(asin), shop.product(goal.asin)
-    if bought is None or wanted is None:
-        raise EnvironmentFailure(f"No product {asin if bought is None else goal.asin!r} in this shop.")
-    (product, price), (target, _) = bought, wanted
+    """Return the reward of buying the product of an ASIN with these options, given this goal."""
+    (product, price), (target, _) = shop.product(asin), shop.product(goal.asin)
     match = type_match(product, shop.nouns(product), target, shop.nouns(target))
     return reward(product, price, options, goal, match)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from retroformer.environments.webshop.data import Product
+from retroformer.errors import UnknownTask
 
 GoalKind = Literal["synthetic", "human"]
 PRICE_SEED = 0
@@ -120,15 +121,14 @@ class Goals:
         self._database = database
         weakref.finalize(self, database.close)
 
-    def goal(self, idx: int) -> ShoppingGoal | None:
-        """Return the goal at this index, or None if there is none."""
-        row = self._database.execute(
-            "SELECT asin, instruction, attributes, options, price_upper FROM place JOIN goal USING (number) "
-            "WHERE idx = ?",
-            (idx,),
-        ).fetchone()
+    def goal(self, task_id: str) -> ShoppingGoal:
+        """Return the goal at the index that a task's id is. Raises UnknownTask."""
+        row = None
+        if task_id.isdecimal() and len(task_id) < 10:
+            find = "SELECT asin, instruction, attributes, options, price_upper FROM place JOIN goal USING (number)"
+            row = self._database.execute(f"{find} WHERE idx = ?", (int(task_id),)).fetchone()
         if row is None:
-            return None
+            raise UnknownTask(f"No goal {task_id!r} in this WebShop data: --list prints the ids.")
         asin, instruction, attributes, options, price_upper = row
         pairs = (tuple(option) if isinstance(option, list) else option for option in json.loads(options))
         return ShoppingGoal(asin, instruction, tuple(json.loads(attributes)), tuple(pairs), price_upper)

@@ -94,10 +94,12 @@ class Shop:
                 "environment.data must name a folder with WebShop's own files."
             ) from error
 
-    def _product(self, asin: str) -> tuple[Product, float] | None:
-        """Return a product and its price, or None if no product has this ASIN; `product` remembers it."""
+    def _product(self, asin: str) -> tuple[Product, float]:
+        """Return a product and its price; `product` remembers it. Raises KeyError if no product has this ASIN."""
         row = self._database.execute("SELECT record, price FROM product WHERE asin = ?", (asin,)).fetchone()
-        return (_from_json(row[0]), row[1]) if row else None
+        if row is None:
+            raise KeyError(asin)
+        return _from_json(row[0]), row[1]
 
     def _write_goals(self, database: sqlite3.Connection, kind: GoalKind, recorded: Path | None) -> None:
         if recorded:
@@ -118,11 +120,13 @@ class Shop:
 
     def _with_product(self, goals: Iterator[ShoppingGoal]) -> Iterator[ShoppingGoal]:
         for goal in goals:
-            if self.product(goal.asin) is None:
+            try:
+                self.product(goal.asin)
+            except KeyError:
                 raise MissingInput(
                     f"A goal in {str(self._folder)!r} asks for the product {goal.asin!r}, which is not among the "
                     "products: its file belongs to other data."
-                )
+                ) from None
             yield goal
 
 

@@ -21,7 +21,6 @@ Differences: blanks around an action are ignored, and backslashes in a product's
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from retroformer.environments.webshop.data import Product
 from retroformer.environments.webshop.shop import Shop
 
 Score = Callable[[str, Mapping[str, str]], float]
@@ -162,7 +161,7 @@ class ReactSite:
         # The site parses a bracket as the beginning of a Python list.
         if query and not query.startswith("[") and self._is_reached():
             results = self._shop.search(query)
-            products = [self._product(asin) for asin in results[:PRODUCTS_ON_A_PAGE]]
+            products = [self._shop.product(asin)[0] for asin in results[:PRODUCTS_ON_A_PAGE]]
             self._page = (
                 *_texts("Instruction:", self._instruction),
                 Node("button", Button.BACK_TO_SEARCH),
@@ -173,7 +172,7 @@ class ReactSite:
         self._links = tuple(node.text for node in self._page if node.kind == "link")
 
     def _open_item(self) -> None:
-        product = self._product(self._asin)
+        product, _ = self._shop.product(self._asin)
         options = (
             node
             for name, values in product.options
@@ -186,7 +185,7 @@ class ReactSite:
 
     def _sub_page(self, name: str) -> tuple[Node, ...]:
         """Return one of SUB_PAGES, or the hidden one. No product of the released shop has reviews."""
-        product = self._product(self._asin)
+        product, _ = self._shop.product(self._asin)
         texts: Sequence[str] = ()
         if name == "Description":
             texts = (product.description,)
@@ -202,11 +201,6 @@ class ReactSite:
             return ()
         buttons = (Node("button", Button.BACK_TO_SEARCH), Node("button", Button.PREVIOUS))
         return (*_texts("Instruction:", self._instruction), *buttons, *nodes)
-
-    def _product(self, asin: str) -> Product:
-        entry = self._shop.product(asin)
-        assert entry, asin  # Every ASIN on a page came from the shop.
-        return entry[0]
 
     def _is_reached(self) -> bool:
         """Return True if the address carries the search words and the options to the site."""

@@ -32,8 +32,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def lamp_goal(folder: Path, color: str = "sky blue", size: str = "9 inch") -> int:
     """Return the index of the goal for the reading lamp with these options."""
     goals, wanted = Shop(folder).goals("synthetic"), (("color", color), ("size", size))
-    stored = [goals.goal(idx) for idx in range(len(goals.asins()))]
-    return next(idx for idx, goal in enumerate(stored) if goal and goal.options == wanted)
+    stored = [goals.goal(str(idx)) for idx in range(len(goals.asins()))]
+    return next(idx for idx, goal in enumerate(stored) if goal.options == wanted)
 
 
 def shopping(folder: Path, *actions: str, **knobs: object) -> list[Transition]:
