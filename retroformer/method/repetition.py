@@ -5,7 +5,7 @@ repetition counts, and a quoted observation counts as much as a quoted action.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from retroformer.method.records import Reflection, Trajectory
 
@@ -48,16 +48,8 @@ class DistinctCounter:
 
     @property
     def share(self) -> float:
-        """Share of distinct n-grams among all n-grams of all texts, or 0 if there are none."""
+        """Share of distinct n-grams, 0 if there are none (distinct-n of Li et al., 2016); it falls with length."""
         return len(self._seen) / self._total if self._total else 0.0
-
-
-def distinct(texts: Sequence[str], n: int) -> float:
-    """Return the share of distinct n-grams in `texts` (distinct-n of Li et al., 2016); it falls with length."""
-    counter = DistinctCounter(n)
-    for text in texts:
-        counter.add(text)
-    return counter.share
 
 
 def copied_share(text: str, source: str, elsewhere: str = "") -> float:

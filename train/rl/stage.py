@@ -5,7 +5,7 @@
 - score: mean reward of a response. kl: divergence of a response from the SFT policy, in nats: the mean of sums over
   its tokens of k1. entropy: mean over the tokens, in nats.
 - response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
-- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.alarms`.
+- alike, copied_from_attempt, restating, copied_from_instruction: see `train.rl.alarms`.
 - alarm_collapse, alarm_length: 1 while they are on, see `train.rl.alarms`; `alarms` has a sentence for each of them.
 - importance, truncated: of stored reflections, the mean weight of a token, and the share of tokens whose weight was cut
   at its bound; see `train.rl.rewards`.

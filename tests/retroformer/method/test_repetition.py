@@ -1,6 +1,6 @@
 """Copies and repetitions in texts that are short enough to count by hand."""
 
-from retroformer.method.repetition import DistinctCounter, copied_share, distinct, n_grams
+from retroformer.method.repetition import DistinctCounter, copied_share, n_grams
 
 ATTEMPT = "Action 1: go to drawer 1\nAction 2: open drawer 1\nIt failed. Advice:"
 
@@ -10,19 +10,13 @@ def test_n_grams_have_lower_case_words_without_punctuation() -> None:
     assert n_grams("too short", 3) == []
 
 
-def test_distinct_counts_different_n_grams_of_the_whole_batch() -> None:
-    texts = ["look up", "Look up.", "look down"]
-    assert distinct(texts, 1) == 3 / 6  # look, up, down
-    assert distinct(texts, 2) == 2 / 3
-    assert distinct(["one", ""], 2) == 0.0
-
-
-def test_texts_that_arrive_one_by_one_are_counted_like_a_batch() -> None:
-    counter = DistinctCounter(2)
-    assert counter.share == 0.0
-    for text in ("look up", "Look up.", "look down"):
-        counter.add(text)
-    assert counter.share == 2 / 3
+def test_distinct_counts_different_n_grams_of_all_texts() -> None:
+    single, double = DistinctCounter(1), DistinctCounter(2)
+    assert double.share == 0.0
+    for text in ("look up", "Look up.", "look down", ""):
+        single.add(text)
+        double.add(text)
+    assert (single.share, double.share) == (3 / 6, 2 / 3)  # look, up, down
 
 
 def test_four_copied_words_in_a_row_count_as_a_copy() -> None:

@@ -20,7 +20,7 @@ from train.rl.stage import checkpoints_of
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-FACTS = {"score": 0.0, "kl": 0.0, "distinct_2": 1.0, "response_tokens": 4.0, "ended": 1.0, "entropy": 1.0}
+FACTS = {"score": 0.0, "kl": 0.0, "alike": 0.0, "response_tokens": 4.0, "ended": 1.0, "entropy": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_half_updated_policy_is_never_saved(
         assert steps_taken == {1}
 
 
-FIRST = {"entropy": 1.0, "distinct_2": 0.8, "ended": 1.0, "response_tokens": 20.0}
+FIRST = {"alike": 0.01, "ended": 1.0, "response_tokens": 20.0}
 
 
 def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
@@ -79,36 +79,40 @@ def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("change", "alarm"),
     [
-        ({"entropy": 0.24}, "alarm_collapse"),
-        ({"distinct_2": 0.39}, "alarm_collapse"),
+        ({"alike": 0.11}, "alarm_collapse"),
         ({"ended": 0.74}, "alarm_length"),
         ({"response_tokens": 41.0}, "alarm_length"),
-        ({"entropy": 0.26, "distinct_2": 0.41, "ended": 0.76, "response_tokens": 39.0}, None),
-        ({"entropy": 3.0, "distinct_2": 1.0, "response_tokens": 2.0}, None),
+        ({"alike": 0.09, "ended": 0.76, "response_tokens": 39.0}, None),
+        ({"alike": 0.0, "response_tokens": 2.0}, None),
     ],
 )
-def test_an_alarm_rings_beyond_its_share_of_the_first_value(change: dict[str, float], alarm: str | None) -> None:
+def test_an_alarm_rings_beyond_its_bound(change: dict[str, float], alarm: str | None) -> None:
     now = history_of(change)[-1]
     assert {name for name in ("alarm_collapse", "alarm_length") if now[name]} == ({alarm} - {None})
 
 
 def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> None:
-    history = history_of({}, {"entropy": 0.1}, {}, {"entropy": 0.1, "ended": 0.5})
+    history = history_of({}, {"alike": 0.5}, {}, {"alike": 0.6, "ended": 0.5})
     assert [facts["alarm_collapse"] for facts in history] == [0.0, 0.0, 1.0, 0.0, 1.0]
     assert first_alarms(history) == [
-        "Update 3: the policy says the same to everything (entropy 1.00 at first and 0.10 now, distinct_2 0.80 at "
-        "first and 0.80 now).",
+        "Update 3: the policy says the same to different failures (alike 0.01 at first and 0.50 now).",
         "Update 5: the responses have grown or do not end (ended 1.00 at first and 0.50 now, response_tokens "
         "20.00 at first and 20.00 now).",
     ]
 
 
-def test_the_first_update_never_rings() -> None:
+def test_the_first_update_rings_only_if_the_sft_policy_says_the_same_to_everything() -> None:
     assert first_alarms(history_of()) == []
-    assert alarm_facts([], {"entropy": 0.0, "distinct_2": 0.0, "ended": 0.0, "response_tokens": 99.0}) == {
-        "alarm_collapse": 0.0,
-        "alarm_length": 0.0,
-    }
+    far = {"ended": 0.0, "response_tokens": 99.0}
+    assert alarm_facts([], {"alike": 0.0, **far}) == {"alarm_collapse": 0.0, "alarm_length": 0.0}
+    assert alarm_facts([], {"alike": 0.9, **far}) == {"alarm_collapse": 1.0, "alarm_length": 0.0}
+
+
+def test_a_run_that_an_earlier_version_began_goes_on() -> None:
+    before = {"distinct_2": 0.5, "ended": 1.0, "response_tokens": 20.0}
+    assert first_alarms([before, before, FIRST]) == []
+    (said,) = first_alarms([before, FIRST | {"alike": 0.5}])
+    assert said.startswith("Update 2: the policy says the same to different failures")
 
 
 def test_updates_recorded_without_alarms_ring_as_well() -> None:
@@ -126,8 +130,6 @@ def test_copies_of_the_attempt_and_of_the_examples_are_counted_separately() -> N
     assert facts["copied_from_attempt"] == pytest.approx(1 / 3)
     assert facts["restating"] == pytest.approx(1 / 3)
     assert facts["copied_from_instruction"] == pytest.approx(1 / 3)
-    # Words: open drawer 1 it failed try the left door look under bed behind lamp; `the` comes three times.
-    assert facts["distinct_1"] == 14 / 16
 
 
 def test_a_response_restates_if_half_of_it_is_copied() -> None:
@@ -138,6 +140,18 @@ def test_a_response_restates_if_half_of_it_is_copied() -> None:
 
 def test_a_prompt_of_one_message_has_no_instruction_to_copy() -> None:
     assert repetition(["open drawer 1 it"], [(ATTEMPT,)])["copied_from_instruction"] == 0.0
+
+
+def test_alike_counts_pairs_of_responses_to_different_prompts() -> None:
+    first, second = (ATTEMPT,), (EXAMPLES, ATTEMPT)
+
+    def alike(*responses: tuple[tuple[Message, ...], str]) -> float:
+        return repetition([text for _, text in responses], [prompt for prompt, _ in responses])["alike"]
+
+    # Four pairs of responses to two prompts, of which two are equal; that the first prompt got one twice counts not.
+    assert alike((first, "Wait."), (first, "Wait."), (second, "Wait."), (second, "Go.")) == 0.5
+    assert alike((first, "Wait."), (first, "Go."), (second, "Stop."), (second, "Stop.")) == 0.0
+    assert alike((first, "Wait."), (first, "Wait.")) == 0.0
 
 
 def test_responses_are_compared_with_their_own_prompts(tiny_base: Path, workplace: Path) -> None:

@@ -24,7 +24,7 @@ from train.stage import make_stage
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 FACTS = (
     *("reward_model_score", "score", "kl", "kl_k3", "kl_from_writer", "clip_fraction", "entropy"),
-    *("explained_variance", "response_tokens", "ended", "distinct_1", "distinct_2", "restating"),
+    *("explained_variance", "response_tokens", "ended", "alike", "restating"),
     *("copied_from_attempt", "copied_from_instruction", "alarm_collapse", "alarm_length"),
 )
 
