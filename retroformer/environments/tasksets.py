@@ -50,7 +50,7 @@ class RowTaskset(Generic[Row]):
         return self._build(self.rows)
 
 
-class FileTaskset(RowTaskset[dict[str, Any]]):
+class FileTaskset(RowTaskset[Row]):
     """Tasks of a user's own file. A fact depends on its task alone: other lines of the file may change."""
 
     def tasks(self) -> tuple[Task, ...]:

@@ -119,7 +119,7 @@ __all__ = ["Section", "extras", "taskset"]
 Section = AgentSection
 
 
-def taskset(section: AgentSection, seed: int = 0) -> FileTaskset:
+def taskset(section: AgentSection, seed: int = 0) -> FileTaskset[dict[str, Any]]:
     def build(tasks: Mapping[str, dict[str, Any]]) -> AgentEnvironment:
         score = None if section.score is None else function_of(section.score)
         return AgentEnvironment(tasks, _caller(section), score)

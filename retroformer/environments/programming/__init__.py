@@ -13,10 +13,10 @@ from retroformer.environments.programming.environment import (
     TESTS,
     OwnTestsChapter,
     Programming,
-    ProgrammingTaskset,
     share_of_tests,
     taskset,
 )
+from retroformer.environments.programming.loading import load, require_checks
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.environments.programming.sandbox import require
 from retroformer.errors import ConfigError
@@ -24,7 +24,7 @@ from retroformer.method.prompts import PromptPack, program_prompt, tests_prompt
 from retroformer.method.protocols import Actor, Move, ReturnOf, Scene
 from retroformer.method.records import Message
 
-__all__ = ["ProgrammingTaskset", "Section", "extras", "taskset"]
+__all__ = ["Section", "extras", "taskset"]
 
 Section = Programming
 
@@ -41,12 +41,12 @@ def _programmer(parts: ActorParts) -> Actor:
 
 def _require_machine(section: Any) -> None:
     require()
-    taskset(section).require_checks()
+    require_checks(section.split, section.folder)
 
 
 def _refuse_training(section: Any) -> None:
     """Refuse sets under MultiPL-E's licence, which forbids training. Raises ConfigError, MissingInput."""
-    taskset(section).problem_set.for_training()
+    load(section.split, section.folder).for_training()
 
 
 def _shaped(section: Any, seed: int) -> ReturnOf:

@@ -7,8 +7,7 @@ shown.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -19,11 +18,11 @@ from retroformer.config.sections.base import Positive
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.environments.programming import judging
 from retroformer.environments.programming.judging import select_tests
-from retroformer.environments.programming.loading import load, problem_file, require_checks
-from retroformer.environments.programming.problems import Problem, ProblemSet, TestResult, Verdict
+from retroformer.environments.programming.loading import load, problem_file
+from retroformer.environments.programming.problems import Problem, TestResult, Verdict
 from retroformer.environments.programming.sandbox import DEFAULT, Limits
 from retroformer.environments.section import EnvironmentSection
-from retroformer.environments.tasksets import row_of, row_sha256
+from retroformer.environments.tasksets import FileTaskset, RowTaskset, row_of
 from retroformer.errors import EnvironmentFailure, MissingInput
 from retroformer.files.document import Cell, Chapter, Row, arm_cell, chapter, share, table
 from retroformer.method.records import Outcome, Task, Trajectory, Transition
@@ -45,6 +44,13 @@ class Programming(EnvironmentSection):
     """Maximum number of the agent's own tests that are kept; 0 is the ablation without them."""
     max_steps: Positive = 2
     """Actions after which an episode is truncated: tests, then the program."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the data. Raises MissingInput."""
+        if self.data is None:
+            raise MissingInput("Set environment.data to the folder with the problems, such as HumanEval.jsonl.")
+        return self.data
 
     @property
     def longest_step_seconds(self) -> float:
@@ -177,62 +183,36 @@ def own_results(observation: str) -> Counter[str]:
     return results
 
 
-class ProgrammingTaskset:
-    def __init__(self, section: Programming, seed: int) -> None:
-        self._section, self._seed = section, seed
+class PublishedTaskset(RowTaskset[Problem]):
+    """Problems as they were published, which their file identifies."""
 
-    def tasks(self) -> tuple[Task, ...]:
-        """Return all problems of the set, in its order. Raises MissingInput."""
-        split = self._section.split
-        return tuple(
-            Task(
-                id=problem.id,
-                environment="programming",
-                split=split,
-                sha256=row_sha256(problem) if self._is_own else "",
-            )
-            for problem in self.problem_set.problems
-        )
+    def __init__(
+        self,
+        section: Programming,
+        read: Callable[[], Mapping[str, Problem]],
+        build: Callable[[Mapping[str, Problem]], ProgrammingEnvironment],
+    ) -> None:
+        super().__init__(section.name, section.split, read, build)
+        self._section = section
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the file of problems; empty for a user's own, of which each task has a hash.
-
-        Raises MissingInput.
-        """
-        if self._is_own:
-            return ""
-        path = problem_file(self._section.split, self._folder)
+        """Return the sha256 of the file of problems. Raises MissingInput."""
+        path = problem_file(self._section.split, self._section.folder)
         return files_sha256({path.name: path})
 
-    def environment(self) -> ProgrammingEnvironment:
-        """Return an environment that can play any problem of the set. Raises MissingInput."""
-        section = self._section
-        problems = {problem.id: problem for problem in self.problem_set.problems}
-        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, DEFAULT, self._seed)
 
-    def require_checks(self) -> None:
-        """Refuse an own file with a test that checks nothing. Raises MissingInput, ServiceError, EnvironmentFailure."""
-        require_checks(self._section.split, self._folder)
-
-    @cached_property
-    def problem_set(self) -> ProblemSet:
-        """Problem set in the data. Raises MissingInput."""
-        return load(self._section.split, self._folder)
-
-    @property
-    def _is_own(self) -> bool:
-        return self._section.split.endswith(".jsonl")
-
-    @property
-    def _folder(self) -> Path:
-        if self._section.data is None:
-            raise MissingInput("Set environment.data to the folder with the problems, such as HumanEval.jsonl.")
-        return self._section.data
-
-
-def taskset(section: Programming, seed: int = 0) -> ProgrammingTaskset:
+def taskset(section: Programming, seed: int = 0) -> RowTaskset[Problem]:
     """Return the problems that a section describes; `seed` decides which of the agent's own tests are kept."""
-    return ProgrammingTaskset(section, seed)
+
+    def read() -> dict[str, Problem]:
+        return {problem.id: problem for problem in load(section.split, section.folder).problems}
+
+    def build(problems: Mapping[str, Problem]) -> ProgrammingEnvironment:
+        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, DEFAULT, seed)
+
+    if section.split.endswith(".jsonl"):
+        return FileTaskset(section.name, section.split, read, build)
+    return PublishedTaskset(section, read, build)
 
 
 _FIRST = "trial 0, shared"

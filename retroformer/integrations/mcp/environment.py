@@ -120,7 +120,7 @@ def _number(result: "CallToolResult") -> Any:
     return json.loads(_text_of(result))
 
 
-def taskset(section: Section, seed: int = 0) -> FileTaskset:
+def taskset(section: Section, seed: int = 0) -> FileTaskset[dict[str, Any]]:
     """Return the tasks that a section describes."""
     read = partial(read_tasks, section.data, section.split)
     return FileTaskset(section.name, section.split, read, partial(McpEnvironment, section))

@@ -100,7 +100,7 @@ class OpenEnvEnvironment:
             self._session = None
 
 
-def taskset(section: OpenEnv, seed: int = 0) -> FileTaskset:
+def taskset(section: OpenEnv, seed: int = 0) -> FileTaskset[dict[str, Any]]:
     """Return the tasks that a section describes; the seed of the experiment does not change them."""
     return FileTaskset(section.name, section.split, partial(_resets, section), partial(OpenEnvEnvironment, section))
 
