@@ -20,7 +20,7 @@ from retroformer.environments.programming import judging
 from retroformer.environments.programming.judging import select_tests
 from retroformer.environments.programming.loading import load, problem_file
 from retroformer.environments.programming.problems import Problem, TestResult, Verdict
-from retroformer.environments.programming.sandbox import DEFAULT, Limits
+from retroformer.environments.programming.sandbox import DEFAULT
 from retroformer.environments.section import EnvironmentSection
 from retroformer.environments.tasksets import FileTaskset, RowTaskset, row_of
 from retroformer.errors import EnvironmentFailure, MissingInput
@@ -73,11 +73,8 @@ TOO_LONG = f"The program is longer than {_PROGRAM_CHARACTERS} characters, so it 
 
 
 class ProgrammingEnvironment:
-    def __init__(
-        self, problems: Mapping[str, Problem], own_tests: int, max_steps: int, limits: Limits, seed: int
-    ) -> None:
-        self._problems, self._most_tests, self._max_steps, self._limits = problems, own_tests, max_steps, limits
-        self._seed = seed
+    def __init__(self, problems: Mapping[str, Problem], own_tests: int, max_steps: int, seed: int) -> None:
+        self._problems, self._most_tests, self._max_steps, self._seed = problems, own_tests, max_steps, seed
         self._problem: Problem | None = None
         self._forget()
 
@@ -123,8 +120,8 @@ class ProgrammingEnvironment:
         if len(answer) > _PROGRAM_CHARACTERS:
             return Transition(observation=TOO_LONG, terminated=True, tests_passed=False)
         program = problem.program(answer)
-        own = judging.check(problem, program, self._tests, self._limits).results if self._tests else ()
-        verdict = judging.judge(problem, program, self._limits).verdict
+        own = judging.check(problem, program, self._tests).results if self._tests else ()
+        verdict = judging.judge(problem, program).verdict
         if verdict is Verdict.HARNESS:
             raise EnvironmentFailure(f"The hidden tests of {problem.id} could not be run.")
         solved = verdict is Verdict.PASSED
@@ -208,7 +205,7 @@ def taskset(section: Programming, seed: int = 0) -> RowTaskset[Problem]:
         return {problem.id: problem for problem in load(section.split, section.folder).problems}
 
     def build(problems: Mapping[str, Problem]) -> ProgrammingEnvironment:
-        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, DEFAULT, seed)
+        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, seed)
 
     if section.split.endswith(".jsonl"):
         return FileTaskset(section.name, section.split, read, build)

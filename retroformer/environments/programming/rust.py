@@ -109,18 +109,17 @@ def check_tests(
     return tuple(results)
 
 
-def compiling_tests(problem: Problem, tests: tuple[str, ...], most: int | None = None) -> tuple[str, ...]:
+def compiling_tests(problem: Problem, tests: tuple[str, ...], most: int) -> tuple[str, ...]:
     """Return the tests that call the function and compile against the prompt's signature (Reflexion, section 4.3).
 
     most: maximum number kept; compiling takes long, so the search ends there. Raises MissingInput, ServiceError.
     """
-    wanted = len(tests) if most is None else most
-    if _compile(problem, tests[:wanted]):
-        return tests[:wanted]
+    if _compile(problem, tests[:most]):
+        return tests[:most]
     kept: list[str] = []
     deadline = time.monotonic() + _SEARCH_SECONDS
-    for test in tests[: _TRIES * wanted]:
-        if len(kept) < wanted and time.monotonic() < deadline and _compile(problem, (test,)):
+    for test in tests[: _TRIES * most]:
+        if len(kept) < most and time.monotonic() < deadline and _compile(problem, (test,)):
             kept.append(test)
     return tuple(kept)
 

@@ -228,7 +228,7 @@ def test_rust_tests_of_an_agents_own_are_filtered_by_the_compiler_and_all_run() 
         "assert!(true);",
     )
 
-    kept = rust.compiling_tests(MAXIMUM, tests)
+    kept = rust.compiling_tests(MAXIMUM, tests, len(tests))
     judgement = check(MAXIMUM, MAXIMUM.program("l[0]"), kept, TIGHT)
 
     assert kept == (tests[0], tests[2])

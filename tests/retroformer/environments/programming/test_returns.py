@@ -14,7 +14,6 @@ from retroformer.environments.programming.environment import (
     own_tests_passed,
     share_of_tests,
 )
-from retroformer.environments.programming.sandbox import Limits
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.method.records import Ending, Outcome, Step, Task, Trajectory
@@ -73,7 +72,7 @@ def test_the_answers_of_the_sandbox_are_counted(tmp_path: Path) -> None:
 
 @needs_rust
 def test_the_compiler_s_messages_stand_below_the_tests_and_are_not_counted() -> None:
-    world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, limits=Limits(), seed=0)
+    world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, seed=0)
     world.reset(Task(id=MAXIMUM.id, environment="programming", split="own.jsonl"))
     world.step("Tests:\nassert_eq!(maximum(vec![4]), 4);\nassert_eq!(maximum(vec![1, 2]), 2);")
     seen = world.step("    let first: isize = l.first();\n    first\n}").observation
