@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import linux, supervisor, tester, wire
 from .confinement import JailLimits, Setting, drop_rights, keep_only
@@ -98,55 +98,50 @@ def _answer(orders: socket.socket) -> Any:
     return report
 
 
-class Controller:
+class Controller(NamedTuple):
     """Runner of groups of tests of one solution: each group against its own process, up to its first failure."""
 
-    def __init__(
-        self,
-        work: dict[str, Any],
-        candidates: socket.socket,
-        testers: socket.socket,
-        results: socket.socket,
-        limits: JailLimits,
-    ) -> None:
-        self._work, self._candidates, self._testers = work, candidates, testers
-        self._results, self._limits = results, limits
+    work: dict[str, Any]
+    candidates: socket.socket
+    testers: socket.socket
+    results: socket.socket
+    limits: JailLimits
 
     def run(self) -> None:
         """Run all groups. Raises Unconfined."""
-        for group in self._work["groups"]:
+        for group in self.work["groups"]:
             for index, verdict, output in self._group(group):
-                wire.send(self._results, ("result", index, verdict, output[: tester.SHOWN]))
+                wire.send(self.results, ("result", index, verdict, output[: tester.SHOWN]))
 
     def _group(self, tests: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
         report: Result | None = None
         with self._start(tests) as source:
-            received, deadline = bytearray(), time.monotonic() + _HIDDEN_TIME_FACTOR * self._limits["wall_seconds"]
+            received, deadline = bytearray(), time.monotonic() + _HIDDEN_TIME_FACTOR * self.limits["wall_seconds"]
             for test in tests:
                 try:
-                    left = min(self._limits["wall_seconds"], deadline - time.monotonic())
+                    left = min(self.limits["wall_seconds"], deadline - time.monotonic())
                     report = _next_report(source, left, received)
                 except (EOFError, wire.Unreadable):
                     report = None
                 if report != PASSED:
                     break
                 yield test["index"], *PASSED
-        solution, testing = _stop(self._candidates), _stop(self._testers)
+        solution, testing = _stop(self.candidates), _stop(self.testers)
         if report != PASSED:
             yield test["index"], *self._verdict(report, solution, testing)
 
     def _start(self, tests: list[dict[str, Any]]) -> socket.socket:
         """Start the solution and its tests, connected to each other; return the socket of the reports."""
-        wire.send(self._candidates, ("solution", self._work["source"]))
-        work = {name: self._work[name] for name in ("preamble", "entry_point")}
-        work |= {"tests": tests, "answer_bytes": self._limits["answer_bytes"]}
-        with _receive_socket(self._candidates) as channel:
-            wire.send(self._testers, ("tests", work))
-            socket.send_fds(self._testers, [b"."], [channel.fileno()])
-        return _receive_socket(self._testers)
+        wire.send(self.candidates, ("solution", self.work["source"]))
+        work = {name: self.work[name] for name in ("preamble", "entry_point")}
+        work |= {"tests": tests, "answer_bytes": self.limits["answer_bytes"]}
+        with _receive_socket(self.candidates) as channel:
+            wire.send(self.testers, ("tests", work))
+            socket.send_fds(self.testers, [b"."], [channel.fileno()])
+        return _receive_socket(self.testers)
 
     def _verdict(self, report: Result | None, solution: "ProcessEnd", testing: "ProcessEnd") -> Result:
-        limit = self._limits["cpu_seconds"]
+        limit = self.limits["cpu_seconds"]
         timeout = "timeout", f"no answer within {limit} s"
         if report == LATE:
             return timeout
@@ -157,7 +152,7 @@ class Controller:
         if testing.out_of_time(limit):
             return timeout
         # The agent's own test may end or disturb its process; otherwise the program's answer caused this.
-        if self._work["own"]:
+        if self.work["own"]:
             return "harness", f"the test's process {testing} before it reported"
         return "crash", f"the program's answer cannot be compared: the test's process {testing}"
 
@@ -181,11 +176,11 @@ def _next_report(source: socket.socket, seconds: float, received: bytearray) -> 
     raise wire.Unreadable("it is no report")
 
 
-class ProcessEnd:
+class ProcessEnd(NamedTuple):
     """End of a process: its exit code, negative for a signal, and its CPU seconds."""
 
-    def __init__(self, code: int, seconds: float) -> None:
-        self._code, self._seconds = code, seconds
+    code: int
+    seconds: float
 
     def out_of_time(self, limit: int) -> bool:
         """Return True if the CPU limit ended it.
@@ -193,16 +188,16 @@ class ProcessEnd:
         SIGXCPU comes from the soft limit, whatever was measured. A program that survives it is killed at the hard
         limit; if anything else kills it then, it was past the soft limit.
         """
-        return self._code == -signal.SIGXCPU or (self._code == -signal.SIGKILL and self._seconds >= limit)
+        return self.code == -signal.SIGXCPU or (self.code == -signal.SIGKILL and self.seconds >= limit)
 
     def __str__(self) -> str:
-        if self._code >= 0:
-            return f"ended itself with exit status {self._code}"
+        if self.code >= 0:
+            return f"ended itself with exit status {self.code}"
         try:
-            name = signal.Signals(-self._code).name
+            name = signal.Signals(-self.code).name
         except ValueError:
             # Real-time signals have numbers only.
-            name = f"signal {-self._code}"
+            name = f"signal {-self.code}"
         return f"was ended by {name}"
 
 
