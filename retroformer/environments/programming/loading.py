@@ -86,7 +86,12 @@ def problem_file(name: str, folder: Path) -> Path:
         raise MissingInput(
             f"No problem set {name!r}: choose one of {', '.join(_SOURCES)}, or a file of your own, .jsonl."
         )
-    return _path(folder, _SOURCES[name].file)
+    file = _SOURCES[name].file
+    candidates = [folder / f"{prefix}{file}{ending}" for prefix in ("", "reflexion_") for ending in ("", ".xz", ".gz")]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise MissingInput(f"{folder} has no {file}, nor one that ends in .xz or .gz: put it there.")
 
 
 def _own(path: Path) -> ProblemSet:
@@ -119,14 +124,6 @@ def require_checks(name: str, folder: Path) -> None:
 
     if name.endswith(".jsonl"):
         tuple(_lines(problem_file(name, folder), require_check))
-
-
-def _path(folder: Path, file: str) -> Path:
-    candidates = [folder / f"{prefix}{file}{ending}" for prefix in ("", "reflexion_") for ending in ("", ".xz", ".gz")]
-    for path in candidates:
-        if path.is_file():
-            return path
-    raise MissingInput(f"{folder} has no {file}, nor one that ends in .xz or .gz: put it there.")
 
 
 def _lines(path: Path, problem: Callable[[Row], Entry]) -> Iterator[tuple[str, Entry]]:
