@@ -7,6 +7,7 @@ chosen by the solution may take arbitrarily long.
 """
 
 import builtins
+import contextlib
 import importlib
 import random
 import socket
@@ -65,10 +66,7 @@ class Tester:
         """Wait until the solution's code has been executed, before the first test."""
         if self._loaded:
             return
-        kind, *rest = self._answer()
-        if kind == "raised":
-            self._raise(*rest)
-        if kind != "loaded":
+        if self._answer()[0] != "loaded":
             self._refuse("it came before any call")
         self._loaded = True
 
@@ -101,8 +99,6 @@ class Tester:
             self._ended = True
             raise _Ended from error
         kind, *rest = self._answer()
-        if kind == "raised":
-            self._raise(*rest)
         if kind != "value" or len(rest[1]) != len(arguments):
             self._refuse("it is no answer to a call")
         value, changed = rest
@@ -111,6 +107,7 @@ class Tester:
         return value
 
     def _answer(self) -> Any:
+        """Return the solution's answer; raise its exception."""
         try:
             answer = wire.receive(self._channel, self._work["answer_bytes"], lambda index: Remote(index, self))
         except EOFError as error:
@@ -119,7 +116,9 @@ class Tester:
         except (wire.Unreadable, MemoryError) as error:
             self._refuse(str(error) or "it is too large")
         match answer:
-            case ("value", _, list()) | ("raised", str(), str()) | ("loaded",) if isinstance(answer, tuple):
+            case ("raised", str(name), str(text)) if isinstance(answer, tuple):
+                self._raise(name, text)
+            case ("value", _, list()) | ("loaded",) if isinstance(answer, tuple):
                 pass
             case _:
                 self._refuse("it is no answer to a call")
@@ -130,15 +129,13 @@ class Tester:
         raise _Ended
 
     def _raise(self, name: str, text: str) -> NoReturn:
-        kind = getattr(builtins, name, None)
-        plain = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED)
-        try:
-            error = kind(text) if plain and isinstance(kind, type) else _Raised(f"{name}: {text}")
-        except TypeError:
-            # A few built-in exceptions need more than a text.
-            error = _Raised(f"{name}: {text}")
-        self._raised = error
         self._raised_text = f"{name}: {text}"
+        error: Exception = _Raised(self._raised_text)
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
+            with contextlib.suppress(TypeError):  # A few built-in exceptions need more than a text.
+                error = kind(text)
+        self._raised = error
         raise error
 
     def _verdict(self, caught: BaseException | None, namespace: dict[str, Any]) -> tuple[str, str]:
