@@ -17,28 +17,24 @@ from retroformer.run.arm_names import eval_arm
 _GENERAL_ARMS: tuple[type[Arm], ...] = (*BASELINES, ModelArm, TeacherArm, RetrievedArm)
 
 
-def arm_kinds(environment: EnvironmentSection | None) -> dict[str, type[Arm]]:
-    """Return the classes of arms that can be played in an environment, by the value of `kind`; None: in any."""
-    offered = extras(environment).arms if environment is not None else ()
-    return {kind.model_fields["kind"].default: kind for kind in (*_GENERAL_ARMS, *offered)}
+def arm_kinds(environment: EnvironmentSection) -> dict[str, type[Arm]]:
+    """Return the classes of arms that can be played in an environment, by the value of `kind`."""
+    return {kind.model_fields["kind"].default: kind for kind in (*_GENERAL_ARMS, *extras(environment).arms)}
 
 
 def _arm(settings: Any, info: ValidationInfo) -> Any:
     """Return the arm that an entry of `eval.arms` describes, by its kind. Raises ValidationError."""
     if not isinstance(settings, dict):
         return settings
-    environment = (info.context or {}).get("environment")
+    assert info.context is not None, "the experiment gives its environment"
+    environment: EnvironmentSection = info.context["environment"]
     kinds, kind = arm_kinds(environment), settings.get("kind")
     if kind is None:
         return Arm.model_validate(settings)
     if kind not in kinds:
-        where = f" for {environment.name}" if environment else ""
         *names, last = kinds
-        fault = PydanticCustomError(
-            "arm",
-            "there is no {kind} advice{where}; take {names} or {last}",
-            {"kind": str(kind), "where": where, "names": ", ".join(names), "last": last},
-        )
+        message = f"there is no {kind} advice for {environment.name}; take {', '.join(names)} or {last}"
+        fault = PydanticCustomError("arm", "{message}", {"message": message})
         raise ValidationError.from_exception_data("arm", [InitErrorDetails(type=fault, loc=("kind",), input=kind)])
     return kinds[kind].model_validate(settings)
 
