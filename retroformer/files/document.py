@@ -234,8 +234,8 @@ def _cell(content: Words | int | Cell) -> Cell:
     return number(content) if isinstance(content, int) else Cell(words=content)
 
 
-def trial_column(trial: int, before: str = "trial", after: str = "") -> Column:
-    return Column(title=f"{before} {trial}{after}", trial=trial)
+def trial_column(trial: int, before: str = "trial") -> Column:
+    return Column(title=f"{before} {trial}", trial=trial)
 
 
 def chapter(title: str, *parts: Part | Words) -> Chapter:

@@ -141,9 +141,9 @@ def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[JailOutcome, s
     return outcome, word, value
 
 
-def require(limits: Limits = DEFAULT) -> None:
+def require() -> None:
     """Build an empty jail, so that a machine without isolation fails before any work. Raises like `run`."""
-    run({"kind": "commands", "steps": []}, limits, _FIRST_START_SECONDS)
+    run({"kind": "commands", "steps": []}, DEFAULT, _FIRST_START_SECONDS)
 
 
 def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
