@@ -21,6 +21,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 from retroformer.agents.messages import clean_messages
+from retroformer.endpoint.answers import drop_thinking_fields
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded import MIB
 from retroformer.files.text import json_value
@@ -48,8 +49,6 @@ from retroformer.run.store.rows import stored_time
 _ROUNDING = 1e-6
 """Largest error of a rating or score that another program wrote."""
 
-_THINKING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
-"""Fields of other programs' messages that hold a model's thinking."""
 CASE_BYTES = 16 * MIB
 """Largest case, as JSON."""
 MOST_NUMBER = 1023
@@ -270,7 +269,7 @@ def _chat_messages(messages: list[Any], where: str) -> list[Any]:
     if any(isinstance(message, dict) and _is_of_another_api(message) for message in messages):
         return [message.model_dump(mode="json") for message in clean_messages(messages, where)]
     return [
-        {name: field for name, field in message.items() if name in own or (field and name not in _THINKING)}
+        {name: field for name, field in drop_thinking_fields(message).items() if name in own or field}
         if isinstance(message, dict)
         else message
         for message in messages
