@@ -25,7 +25,7 @@ from eval.view import charts
 from retroformer.config.file import load
 from retroformer.files import document as doc
 from retroformer.method.records import Task, Usage
-from retroformer.run.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.run.arm_names import FIRST_TRIAL, own_first_trial, without_version
 from retroformer.run.provenance import code_version
 from retroformer.run.store import open_store
 
@@ -45,12 +45,12 @@ def results_of(config: Path, run: str) -> dict[str, Any]:
         tasks = [Task(id=name, environment=experiment.environment.name, split="") for name in played]
         results = arm_results(store, tasks, names, experiment.loop.trials, own=own)
         stored = set(chain.from_iterable(names.values()))
-        again = [arm for arm in store.arms() if arm not in stored and arm.partition("@")[0] in stored]
+        again = [arm for arm in store.arms() if arm not in stored and without_version(arm) in stored]
         plan = (store.conditions(FIRST_TRIAL) or {}).get("plan_sha256")
     if left := max(arm.incomplete for arm in results):
         sys.exit(f"{left} tasks of {run} are unfinished: run `retroformer eval {config} run={run}` first.")
     if again:
-        sys.exit(f"{run} has results of two adapters for {again[0].partition('@')[0]}: evaluate in another run.")
+        sys.exit(f"{run} has results of two adapters for {without_version(again[0])}: evaluate in another run.")
     return {
         "code": code_version().model_dump(),
         "plan_sha256": plan,

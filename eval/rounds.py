@@ -24,7 +24,7 @@ from retroformer.config.imports import Stage, stage_package
 from retroformer.config.parts import held_out_tasks
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.adapters import has_adapter
-from retroformer.run.arm_names import eval_arm
+from retroformer.run.arm_names import eval_arm, without_version
 from retroformer.run.provenance import folder_sha256
 from retroformer.run.store import Store, open_whole_store
 
@@ -140,7 +140,7 @@ def _played_now(store: Store, name: str, folder: Path) -> str:
     sha256 = folder_sha256(folder) if has_adapter(folder) else None
     for arm in store.arms():
         endpoint = (store.conditions(arm) or {}).get("reflector", {}).get("endpoint", {})
-        if arm.partition("@")[0] == eval_arm(name) and sha256 and endpoint.get("adapter_sha256") == sha256:
+        if without_version(arm) == eval_arm(name) and sha256 and endpoint.get("adapter_sha256") == sha256:
             return arm
     return eval_arm(name)
 

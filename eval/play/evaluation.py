@@ -27,7 +27,7 @@ from retroformer.environments.registry import taskset
 from retroformer.files.text import canonical_json, differences, sha256_of
 from retroformer.method.protocols import Agent, Reflector
 from retroformer.method.records import Task
-from retroformer.run.arm_names import first_trial, is_for_training, is_gate_arm, own_first_trial
+from retroformer.run.arm_names import first_trial, is_for_training, is_gate_arm, own_first_trial, version_of
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.backends import LOCAL, Play, play_elsewhere, player
 from retroformer.run.ledger import Ledger
@@ -139,7 +139,7 @@ class Evaluation:
         wanted = json.loads(canonical_json(self.conditions_of(played)))
         changed = list(differences(self.store.conditions(stored) or wanted, wanted))
         is_adapter = all(change.startswith(_OF_TRAINING) for change in changed)
-        return f"{stored}@{sha256_of(wanted)[:12]}" if changed and is_adapter else stored
+        return version_of(stored, sha256_of(wanted)) if changed and is_adapter else stored
 
     def conditions_of(self, arm: PlayedArm) -> dict[str, Any]:
         """Return the conditions of an arm's facts in this evaluation."""

@@ -1,5 +1,7 @@
 """Names of an experiment's arms in the store."""
 
+import re
+
 COLLECT = "collect"
 """Arm of sampled reflections, each tried and rated; the second round is `collect 2`."""
 
@@ -27,6 +29,8 @@ FIRST_TRIAL = "eval/trial 0"
 GATE_FIRST_TRIAL = "gate/trial 0"
 """Arm of the first attempts at the tasks of the gate, which both advisers retry."""
 
+_VERSION = re.compile(r"@[0-9a-f]{12}$")
+
 
 def gate_arm(adviser: str) -> str:
     """Return the name in the store of an adviser's retries in the gate."""
@@ -41,6 +45,16 @@ def is_gate_arm(arm: str) -> bool:
 def eval_arm(arm: str, model: str = "") -> str:
     """Return the name in the store of a report's arm, or of one of the models that it pools."""
     return f"eval/{arm}/{model}" if model else f"eval/{arm}"
+
+
+def version_of(arm: str, sha256: str) -> str:
+    """Return the name in the store of an arm whose adapter was trained again since it was played."""
+    return f"{arm}@{sha256[:12]}"
+
+
+def without_version(arm: str) -> str:
+    """Return the name that all versions of an arm share; an `@` in the arm's own name stays."""
+    return _VERSION.sub("", arm)
 
 
 def first_trial(actor: str = "", prompts: str | None = None) -> str:

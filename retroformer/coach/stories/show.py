@@ -12,7 +12,7 @@ from retroformer.coach.stories.story import Story, Turn
 from retroformer.errors import MissingInput
 from retroformer.files.text import visible
 from retroformer.method.records import Ending, Outcome
-from retroformer.run.arm_names import COLLECT
+from retroformer.run.arm_names import COLLECT, without_version
 
 _WIDTH = 100
 
@@ -50,7 +50,7 @@ def show_lines(runs: Sequence[OpenRun], task_id: str | None, arm: str | None, *,
 
 def _names(arm: str) -> tuple[str, str, str]:
     """Return the names of an arm: its own, and that of all its versions in the store and in the report."""
-    plain = arm.partition("@")[0]
+    plain = without_version(arm)
     return arm, plain, plain.removeprefix("eval/")
 
 

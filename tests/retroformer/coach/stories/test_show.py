@@ -80,6 +80,18 @@ def test_an_arm_has_its_name_in_the_report_and_is_shown_in_all_versions(
         assert [json.loads(line)["arm"] for line in lines] == [EVAL, again]
 
 
+def test_an_at_sign_in_an_arms_own_name_begins_no_version(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = f"{EVAL}@night"
+    versions = [own, f"{own}@0123456789ab"]
+    with closing(Store(f"sqlite:///{run}/experience.db", "doors")) as store:
+        for arm in versions:
+            store.declare(arm, {})
+            store.add([NewTrajectory(Key(arm=arm, task_id="door-1"), attempt("knock"))])
+    for asked, arms in (("trained", [EVAL]), ("trained@night", versions)):
+        lines = shown(capsys, "runs/doors", "--task", "door-1", "--arm", asked, "--json").splitlines()
+        assert [json.loads(line)["arm"] for line in lines] == arms
+
+
 def test_json_holds_the_whole_story(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "runs/doors", "--task", "door-1", "--json").splitlines()
     collected, trained = (json.loads(line) for line in lines)
