@@ -133,7 +133,7 @@ def test_mcnemars_p_of_very_many_tasks_is_still_a_number() -> None:
     assert mcnemar(np.ones(3000), np.zeros(3000)) == pytest.approx(0.0, abs=1e-300)
 
 
-def test_mcnemars_p_is_continuous_where_exact_integers_end() -> None:
+def test_mcnemars_p_of_thousands_of_tasks_is_exact() -> None:
     def p_value(only_first: int, only_second: int) -> float:
         first = np.repeat([1.0, 0.0], (only_first, only_second))
         return mcnemar(first, 1 - first)
