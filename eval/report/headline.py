@@ -81,7 +81,7 @@ def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     items, disputed = [], dict[str, None]()
     for name, other in pairs:
         shown: doc.Spans = (doc.strong(name), *[" (a yardstick)"] * evaluation.reads_solution(name))
-        claims = [_claim(arms, name, other, rates) for arms in rates.views]
+        claims = [_claim(arms, name, other) for arms in rates.views]
         # Unfinished tasks are in the last view, which is the only one if no task is finished.
         counted = [bool(rates.unfinished) and one is claims[-1] for one in claims]
         sentences = [
@@ -110,7 +110,7 @@ def sentence(first: doc.Spans, second: doc.Spans, claim: Claim, condition: str =
     return ("The data do not show a difference between ", *first, solved, *second, points, *claim.interval, ".")
 
 
-def _claim(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> Claim:
+def _claim(arms: Sequence[ArmResult], first: str, second: str) -> Claim:
     by_name = {arm.name: arm for arm in arms}
     solved_NT = by_name[first].solved_NT
     compared = comparison(by_name[first], by_name[second])

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from urllib.parse import quote
@@ -24,13 +24,11 @@ _ELEMENTS = {
 _SENTENCE_CHARACTERS = 60
 """Characters beyond which a text is a sentence."""
 
-
-Address = Callable[[Cell, Mapping[str, Sequence[str]]], str]
-"""Function that returns the address of what stands behind a cell, given the names of the arms in the store; empty if
-there is none."""
+Address = Callable[[Cell], str]
+"""Function that returns the address of what stands behind a cell; empty if there is none."""
 
 
-def address_in_folder(cell: Cell, _: Mapping[str, Sequence[str]]) -> str:
+def address_in_folder(cell: Cell) -> str:
     """Return the address in a file without the site: only of the reports about actors, repeats or domains."""
     return f"{quote(cell.part)}/report.html" if cell.part else ""
 
@@ -82,7 +80,7 @@ class ReportPage:
 
     def cell(self, cell: Cell) -> Markup:
         """Return a cell as HTML, with a link to what is behind it."""
-        return link_to(self.words(cell.words), self._address(cell, self.report.arms))
+        return link_to(self.words(cell.words), self._address(cell))
 
     def is_seed(self, cell: Cell) -> bool:
         """True for the name of a training seed, whose row stands below that of its arm."""
@@ -96,7 +94,7 @@ class ReportPage:
 
     def drawing(self, figure: Figure) -> Markup:
         """Return a figure with its legend; the names lead to the stories of the arms."""
-        links = {name: self._address(Cell(words=name, arms=(name,)), self.report.arms) for name in self.report.arms}
+        links = {name: self._address(Cell(words=name, arms=(name,))) for name in self.report.arms}
         return charts.svg(figure.chart, figure.caption, links) + charts.legend(figure.chart, links)
 
 

@@ -37,11 +37,11 @@ def _addresses(site: Site, source: OpenRun, report: Report) -> Address:
     run, runs = source.name, {other.name for other in site.sources}
     held = {side.name for side in sides(site.index)} if report.run == run else set[str]()
 
-    def address(cell: Cell, arms: Mapping[str, Sequence[str]]) -> str:
+    def address(cell: Cell) -> str:
         if cell.part:
             domain = f"{run.partition('/')[0]}/{cell.part}"
             return site.link("report", run=domain) if domain in runs else site.link("report", run=run, part=cell.part)
-        stored = [arms[name] for name in cell.arms if name in arms]
+        stored = [report.arms[name] for name in cell.arms if name in report.arms]
         if len(stored) == 2:
             names = [_side(run, each) for each in stored]
             return site.link("compare", a=names[0], b=names[1]) if held.issuperset(names) else ""
