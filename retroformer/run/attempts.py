@@ -33,10 +33,6 @@ _CLOSING_PAUSE_SECONDS = 30.0
 """Longest pause that a busy endpoint may request; after a longer one it gets no more calls in this run."""
 
 
-class EndpointClosed(InfrastructureFailure):
-    """Error for a call that was not made because an endpoint refused an earlier one and would refuse every call."""
-
-
 @dataclass(frozen=True)
 class Budget:
     """Budget shared by all processes that work on one store; units in flight when it is spent are finished."""
@@ -246,9 +242,10 @@ class Experience:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _may_start(self) -> None:
-        """Check that another unit may start. Raises BudgetExhausted, StoreError, EndpointClosed."""
+        """Check that another unit may start. Raises BudgetExhausted, StoreError, InfrastructureFailure."""
         if self._closed is not None:
-            raise EndpointClosed(str(self._closed))
+            # An endpoint refused an earlier call, and would refuse every call.
+            raise InfrastructureFailure(str(self._closed))
         await self._ledger.ask(self._budget.check)
 
     @contextmanager
