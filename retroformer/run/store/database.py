@@ -75,8 +75,7 @@ class Database:
             self._file = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
             if self._file is not None and not read_only:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-            networked = parsed.get_backend_name() == "postgresql"
-            arguments = _NETWORK_TIMEOUTS | (_READ_ONLY if read_only else {}) if networked else _SQLITE
+            arguments = _SQLITE if self._file else _NETWORK_TIMEOUTS | (_READ_ONLY if read_only else {})
             self._engine = sa.create_engine(_for_reading(parsed) if read_only else parsed, connect_args=arguments)
             self.dialect = self._engine.dialect.name
             if self.dialect == "sqlite":
