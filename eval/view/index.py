@@ -167,10 +167,9 @@ class Index:
         present = {(source.name, arm) for source, arm in arms}
         with self.connect() as connection:
             rows = connection.execute("SELECT DISTINCT run, arm FROM story").fetchall()
-            for run, arm in {(row["run"], row["arm"]) for row in rows} - present:
-                query = "SELECT task FROM story WHERE run = ? AND arm = ?"
-                for row in connection.execute(query, (run, arm)).fetchall():
-                    _delete_story(connection, (run, arm, row["task"]))
+            for arm in {(row["run"], row["arm"]) for row in rows} - present:
+                connection.execute("DELETE FROM story WHERE run = ? AND arm = ?", arm)
+                connection.execute("DELETE FROM advice WHERE run = ? AND arm = ?", arm)
 
 
 def _create(connection: sqlite3.Connection) -> None:
