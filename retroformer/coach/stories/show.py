@@ -146,7 +146,7 @@ def _result(turn: Turn) -> str:
 def _wrap(start: str, text: str) -> Iterator[str]:
     """Yield the lines of a wrapped text: `start` precedes the first, an indent the others."""
     indent = " " * min(len(start), 7)
-    for number, line in enumerate(visible(text).split("\n") or [""]):
+    for number, line in enumerate(visible(text).split("\n")):
         before = start if number == 0 else indent
         yield from textwrap.wrap(
             line, _WIDTH, initial_indent=before, subsequent_indent=indent, drop_whitespace=False
