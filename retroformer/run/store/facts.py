@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from pydantic import BaseModel
 
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError
@@ -61,13 +60,12 @@ class Store(FactReader):
         self._bound = set[str]()
         """Arms that this process has added facts to, so their conditions are checked already."""
 
-    def declare(self, arm: str, conditions: BaseModel | Mapping[str, Any]) -> None:
+    def declare(self, arm: str, conditions: Mapping[str, Any]) -> None:
         """Declare the conditions under which this process makes facts of an arm. The first fact binds the arm to them.
 
         Raises ConfigError if the arm already holds facts made under other conditions.
         """
-        record = conditions.model_dump(mode="json") if isinstance(conditions, BaseModel) else dict(conditions)
-        wanted = json.loads(canonical_json(record))
+        wanted = json.loads(canonical_json(conditions))
         sha256 = sha256_of(wanted) if wanted else UNDECLARED
 
         def work(connection: sa.Connection) -> None:
