@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from retroformer.method.rating import Rating, Rerating, by_failure, count_signs, ratings
@@ -41,17 +41,10 @@ def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> It
         )
 
 
-def count_ratings(
-    store: Store, arms: Iterable[str], anew: Rerating | None = None, task_ids: Set[str] | None = None
-) -> str:
-    """Return how many reflections of these arms are rated, with which signs, and how many pairs they make.
-
-    With `task_ids`, only reflections on these tasks count.
-    """
-    signs, pairs = Counter[str](), 0
-    for arm in arms:
-        rated = (rated for rated in ratings(store, arm, anew=anew) if task_ids is None or rated.task_id in task_ids)
-        pairs += sum(1 for _ in preferences(count_signs(rated, signs)))
+def count_ratings(arms: Iterable[Iterable[Rating]]) -> str:
+    """Return how many reflections are rated, by arm, with which signs, and how many pairs they make."""
+    signs = Counter[str]()
+    pairs = sum(1 for rated in arms for _ in preferences(count_signs(rated, signs)))
     return (
         f"{signs.total()} rated: {signs['positive']} positive, {signs['negative']} negative, {signs['zero']} zero; "
         f"{pairs} pairs"

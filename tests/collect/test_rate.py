@@ -107,6 +107,20 @@ def test_ratings_by_another_return_are_counted_beside_the_stored_ones_without_pl
         collect(open_config(path, "train.rated_by=em", "run=other"))
 
 
+def test_fewer_tasks_count_alone_but_all_advice_that_helped_is_there_to_imitate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Endpoint() as server:
+        path = write_config(tmp_path, server.url)
+        collect(open_config(path))
+        with closing(open_store(open_config(path).experiment)) as store:
+            rated = list(ratings(store, "collect"))
+        caplog.clear()
+        fewer = collect(open_config(path, "collect.tasks=3"))
+    assert 0 < int(re.findall(r"reflections  (\d+) rated", fewer)[0]) < len(rated)
+    assert f"Only {sum(one.rating > 0 for one in rated)} pieces of advice helped" in caplog.text
+
+
 def test_a_second_run_finds_everything_done_and_makes_no_calls(tmp_path: Path) -> None:
     with Endpoint() as server:
         config = open_config(write_config(tmp_path, server.url))
