@@ -30,13 +30,12 @@ from collect.rate import summary as summary_of
 from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config, load
-from retroformer.config.parts import chosen_tasks, parts, reflection_renderer
+from retroformer.config.parts import Parts, chosen_tasks, parts, reflection_renderer
 from retroformer.environments.alfworld.advice_writer import lesson_reflector
 from retroformer.environments.extras import LessonParts
 from retroformer.method.pairs import preference_pairs
-from retroformer.method.protocols import Agent
+from retroformer.method.protocols import Reflector
 from retroformer.method.records import Task
-from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.schedule import Work, work_through
 from retroformer.run.store import open_store
@@ -51,7 +50,7 @@ ARMS = "{retry: {kind: none}, phrase: {kind: phrase}, rule: {kind: rule}, placeb
 
 
 def config(store: str) -> Experiment:
-    words = ("run=copies", f"store={store}", "loop.trials=3", "collect.candidates=2", "collect.tokens=1000000000")
+    words = ("run=copies", f"store={store}", "loop.trials=3", "loop.concurrency=8", "collect.candidates=2")
     return load(CONFIG, (*words, f"eval.arms={ARMS}", "eval.examples=null"))
 
 
@@ -70,25 +69,15 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     loaded = Config(CONFIG, (), experiment)
     async with parts(loaded, asks_reflector=False) as components:
         lessons = LessonParts(experiment.environment, reflection_renderer(experiment), reads_history=False)
-        agent = components.agent(lesson_reflector("mixed", lessons))
-        await collect(experiment, components.pool, agent, chosen_tasks(experiment, seeds, ("train",)))
+        await collect(components, lesson_reflector("mixed", lessons), chosen_tasks(experiment, seeds, ("train",)))
 
 
-async def collect(experiment: Experiment, pool: Any, agent: Any, tasks: tuple[Task, ...]) -> None:
-    """Work through these tasks as `retroformer collect` does, eight at once."""
+async def collect(components: Parts, reflector: Reflector, tasks: tuple[Task, ...]) -> None:
+    """Work through these tasks as `retroformer collect` does."""
+    experiment = components.experiment
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        experience = Experience(
-            ledger,
-            "collect",
-            pool,
-            agent,
-            experiment.loop,
-            experiment.seed,
-            Budget(experiment.collect, lambda: store.usage("collect")),
-            slots=asyncio.Semaphore(8),
-            plan=experiment.collect,
-        )
-        await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
+        experience = components.experience(ledger, "collect", reflector, experiment.collect)
+        await work_through(ledger, [Work(experience, tasks)], experiment.loop.concurrency, lambda attempts, count: None)
 
 
 def copy_to(url: str, attempts: int) -> int:
@@ -137,7 +126,8 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
                 longest = max(longest, time.perf_counter() - before - 0.001)
 
         watching = asyncio.create_task(watch())
-        await collect(experiment, None, Agent(None, NoReflector()), tasks)  # type: ignore[arg-type]
+        nothing: Any = None  # Nothing is played.
+        await collect(Parts(nothing, nothing, nothing, nothing, {}, experiment), NoReflector(), tasks)
         watching.cancel()
         return longest * 1000
 
@@ -236,24 +226,29 @@ def main(arguments: list[str]) -> None:
     if chosen.ask:
         ask(chosen.ask[0], chosen.ask[1], int(chosen.ask[2]), int(chosen.ask[3]))
         return
-    folder = tempfile.mkdtemp()
     print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7} {'ratio':>7}")
     for attempts in chosen.attempts:
-        url, of_report = (f"sqlite:///{folder}/{name}{attempts}.db" for name in ("", "report-"))
-        seeds = min(MOST_SEEDS, max(1, attempts // 4))
-        asyncio.run(play_seeds(url, seeds))
-        held_out = min(MOST_SEEDS, max(2, attempts // 8))
-        run_query("play", of_report, held_out, 1)
-        copies, baseline = copy_to(url, attempts), 0.0
-        copies_of_report = copy_to(of_report, attempts)
-        for question in QUESTIONS:
-            if question == "report":
-                url, seeds, copies = of_report, held_out, copies_of_report
-            took = run_query(question, url, seeds, copies)
-            baseline = baseline or took["cpu"]
-            note = took["answer"] if question == "resumed collect" else ""
-            figures = f"{took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}"
-            print(f"{attempts:9}  {question:16} {figures}  {note}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            measure(Path(folder), attempts)
+
+
+def measure(folder: Path, attempts: int) -> None:
+    """Print the cost of each query to stores of this size, which are made in `folder`."""
+    url, of_report = (f"sqlite:///{folder}/{name}.db" for name in ("collect", "report"))
+    seeds = min(MOST_SEEDS, max(1, attempts // 4))
+    asyncio.run(play_seeds(url, seeds))
+    held_out = min(MOST_SEEDS, max(2, attempts // 8))
+    run_query("play", of_report, held_out, 1)
+    copies, baseline = copy_to(url, attempts), 0.0
+    copies_of_report = copy_to(of_report, attempts)
+    for question in QUESTIONS:
+        if question == "report":
+            url, seeds, copies = of_report, held_out, copies_of_report
+        took = run_query(question, url, seeds, copies)
+        baseline = baseline or took["cpu"]
+        note = took["answer"] if question == "resumed collect" else ""
+        figures = f"{took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}"
+        print(f"{attempts:9}  {question:16} {figures}  {note}", flush=True)
 
 
 if __name__ == "__main__":
