@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,17 @@ import httpx
 from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.file import load_config
 from retroformer.config.parts import Parts, chosen_tasks, make_actor, parts
-from retroformer.config.sections.base import Collect, Endpoint
+from retroformer.config.sections.base import Endpoint
 from retroformer.endpoint.model import LanguageModel
-from retroformer.method.protocols import Actor, Agent
-from retroformer.method.records import Key, Memory, Message, Outcome, Task, Usage
-from retroformer.run.attempts import Budget, Experience
+from retroformer.method.protocols import Actor
+from retroformer.method.records import Key, Memory, Message, Outcome, Task
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 
 CONFIG = """
 run: benchmark
 environment: {name: alfworld, source: generated, max_steps: 50}
-loop: {actions: 12, repetitions: 12, retries: 0}
+loop: {actions: 12, repetitions: 12, retries: 0, concurrency: 16}
 actor: {kind: react, endpoint: {model: fixed-latency}}
 """
 
@@ -101,11 +101,7 @@ async def side_by_side(work: Iterable[Awaitable[object]], concurrency: int) -> f
 async def play(components: Parts, actor: Actor, store: Store, tasks: Sequence[Task], concurrency: int) -> float:
     """Return rollouts per second; they are stored like those of `collect`."""
     arm = f"round {time.time_ns()}"
-    loop, budget = components.experiment.loop, Budget(Collect(), Usage)
-    slots = asyncio.Semaphore(concurrency)
-    experience = Experience(
-        Ledger(store), arm, components.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots
-    )
+    experience = replace(components, actor=actor).experience(Ledger(store), arm, NoReflector())
 
     async def rollout(task: Task) -> None:
         _TASK.set(task.id)
