@@ -37,8 +37,6 @@ class SequentialTest(NamedTuple):
     conclusion: Conclusion
     observations: int
     """Number of differences up to the conclusion; all of them if it is open."""
-    mean: float
-    """Mean of these differences; 0 without any."""
     log_wealth_better: float
     """Natural logarithm of the wealth of betting on a mean above 0."""
     log_wealth_worse: float
@@ -63,12 +61,11 @@ def sequential_test(differences: Sequence[float], level: float) -> SequentialTes
     if not np.all(np.abs(values_T) <= 1):
         raise ValueError("a difference is not between -1 and 1, so betting on it has no bound")
     if not len(values_T):
-        return SequentialTest(Conclusion.OPEN, 0, 0.0, 0.0, 0.0)
+        return SequentialTest(Conclusion.OPEN, 0, 0.0, 0.0)
     up_T, down_T = log_wealth(values_T), log_wealth(-values_T)
     crossings = np.flatnonzero(np.maximum(up_T, down_T) >= -np.log(level))
     last = int(crossings[0]) if len(crossings) else len(values_T) - 1
     conclusion = Conclusion.OPEN
     if len(crossings):
         conclusion = Conclusion.BETTER if up_T[last] > down_T[last] else Conclusion.WORSE
-    mean = float(values_T[: last + 1].mean())
-    return SequentialTest(conclusion, last + 1, mean, float(up_T[last]), float(down_T[last]))
+    return SequentialTest(conclusion, last + 1, float(up_T[last]), float(down_T[last]))
