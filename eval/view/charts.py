@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from retroformer.files.document import IntervalChart, LineChart, Points, Series
 from retroformer.files.text import visible
+
+from .rendering import link_to
 
 
 class Axis(NamedTuple):
@@ -145,7 +147,7 @@ def legend(chart: LineChart | IntervalChart, links: Mapping[str, str]) -> Markup
         Markup(drawn).format(
             _hue(number),
             _marker(number),
-            _linked(escape(visible(series.name)), links.get(series.name, "")),
+            link_to(series.name, links.get(series.name, "")),
             f" {series.note}".rstrip(),
         )
         for number, series in order
@@ -223,7 +225,7 @@ def _intervals(chart: IntervalChart, links: Mapping[str, str]) -> tuple[float, M
         drawn += Markup('<g class="row {}"><title>{}</title>{}{}{}<circle cx="{}" cy="{}" r="5"/></g>').format(
             "same" if not row.claimed else "gain" if row.mean > 0 else "loss",
             visible(row.name),
-            _linked(text(0, y - 14, name, "start"), links.get(row.name, "")),
+            link_to(text(0, y - 14, name, "start"), links.get(row.name, "")),
             text(frame.width, y - 14, f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]".replace("-", _MINUS), "end"),
             line((low, y), (high, y)),
             short(mean),
@@ -294,7 +296,3 @@ def _marker(number: int) -> str:
 
 def _hue(number: int) -> int:
     return 1 + (number - 1) % _HUES if number else 0
-
-
-def _linked(shown: Markup, address: str) -> Markup:
-    return Markup('<a href="{}">{}</a>').format(address, shown) if address else shown
