@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import httpx
 
 from retroformer.agents.arms.baselines import NoReflector
 from retroformer.config.file import load_config
-from retroformer.config.parts import Parts, chosen_tasks, make_actor, parts
+from retroformer.config.parts import Connections, Parts, chosen_tasks, make_actor, parts
 from retroformer.config.sections.base import Endpoint
 from retroformer.endpoint.model import LanguageModel
 from retroformer.method.protocols import Actor
@@ -69,20 +69,16 @@ class RecordingModel(LanguageModel):
         return await super().complete(prompt, **options)
 
 
-class RecordingConnections:
-    def __init__(self, base_url: str, chains: Chains) -> None:
-        self._base_url, self._chains = base_url, chains
-        self.opened: list[LanguageModel] = []
+@dataclass(frozen=True)
+class RecordingConnections(Connections):
+    chains: Chains = field(default_factory=dict)
 
     def model(self, endpoint: Endpoint) -> LanguageModel:
-        model = RecordingModel(endpoint, self._base_url)
-        model.chains = self._chains
+        assert endpoint.base_url is not None
+        model = RecordingModel(endpoint, endpoint.base_url)
+        model.chains = self.chains
         self.opened.append(model)
         return model
-
-    async def close(self) -> None:
-        for model in self.opened:
-            await model.close()
 
 
 async def side_by_side(work: Iterable[Awaitable[object]], concurrency: int) -> float:
@@ -132,11 +128,10 @@ async def measure(path: Path, base_url: str) -> None:
         store = Store(f"sqlite:///{folder}/experience.db", "benchmark")
         async with parts(config, asks_reflector=False) as components:
             tasks = chosen_tasks(config.experiment, TASKS)
-            recorded: Chains = {}
-            recording = RecordingConnections(base_url, recorded)
-            await play(components, make_actor(config.experiment, recording), store, tasks, CONCURRENCY)  # type: ignore[arg-type]
+            recording = RecordingConnections(base_url)
+            await play(components, make_actor(config.experiment, recording), store, tasks, CONCURRENCY)
             await recording.close()
-            chains = [recorded[task.id] for task in tasks]
+            chains = [recording.chains[task.id] for task in tasks]
             few = tasks[: TASKS // CONCURRENCY]
             calls = sum(map(len, chains))
             print(f"{len(tasks)} rollouts, {calls} calls, {CONCURRENCY} at once, {os.cpu_count()} cores")
