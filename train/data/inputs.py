@@ -217,10 +217,10 @@ def both_ratings(experiment: Experiment) -> str:
     rounds = rounds_read(experiment)
     with _open(experiment, "collect") as sources:
         return "\n".join(
-            f"{of}reflections by {name}: {count_ratings(ratings(store, arm, anew=anew) for arm in _arms(store, rounds))}"
+            f"{of}reflections by {by}: {count_ratings(ratings(store, arm, anew=anew) for arm in _arms(store, rounds))}"
             for store, domain in sources
             for of in (f"{domain.run}: " if len(sources) > 1 else "",)
-            for name, anew in ((experiment.train.rated_by, rerating(domain)), (STORED, None))
+            for by, anew in ((experiment.train.rated_by, rerating(domain)), (STORED, None))
         )
 
 

@@ -45,6 +45,10 @@ def rated(store: Store, anew: Rerating = BY_SECOND) -> dict[str, float]:
     return {rating.text: rating.rating for rating in ratings(store, "collect", records=True, anew=anew)}
 
 
+def counted(store: Store, anew: Rerating | None) -> str:
+    return count_ratings([ratings(store, "collect", anew=anew)])
+
+
 def test_a_reflection_is_credited_with_a_success_of_the_second_retry(store: Store) -> None:
     play(store, 0)
     for trial, outcome in ((1, LOST), (2, LOST), (3, WON)):
@@ -84,7 +88,7 @@ def test_the_second_retry_counts_as_the_mean_over_its_candidates(store: Store) -
     assert [pair.rejected for pair in preference_pairs(store, "collect", BY_SECOND)] == [
         f"advice 2.{candidate}" for candidate in (1, 2, 3)
     ]
-    assert count_ratings([ratings(store, "collect", anew=BY_SECOND)]) == "5 rated: 2 positive, 0 negative, 3 zero; 3 pairs"
+    assert counted(store, BY_SECOND) == "5 rated: 2 positive, 0 negative, 3 zero; 3 pairs"
 
 
 def test_a_failure_that_had_one_retry_is_not_compared_with_one_that_had_two(store: Store) -> None:
@@ -150,6 +154,6 @@ def test_stored_facts_stay_and_both_counts_can_be_shown(store: Store) -> None:
         advise(store, trial)
         play(store, trial, outcome=outcome)
     before = store.trajectories("collect")
-    assert count_ratings([ratings(store, "collect")]) == "2 rated: 0 positive, 0 negative, 2 zero; 0 pairs"
-    assert count_ratings([ratings(store, "collect", anew=BY_SECOND)]) == "2 rated: 2 positive, 0 negative, 0 zero; 0 pairs"
+    assert counted(store, None) == "2 rated: 0 positive, 0 negative, 2 zero; 0 pairs"
+    assert counted(store, BY_SECOND) == "2 rated: 2 positive, 0 negative, 0 zero; 0 pairs"
     assert store.trajectories("collect") == before
