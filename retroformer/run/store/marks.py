@@ -54,15 +54,9 @@ class Marks:
 
     def history(self) -> list[Mark]:
         """Return every mark, oldest first. Raises StoreError."""
-        parser = Parser(self._database.url)
-
-        def work(connection: sa.Connection) -> list[Mark]:
-            names = tuple(Mark.model_fields)
-            chosen = sa.select(*(MARKS.c[name] for name in names)).where(MARKS.c.experiment == self._experiment)
-            rows = connection.execute(chosen.order_by(MARKS.c.id))
-            return [parser.record(Mark, dict(zip(names, row, strict=True))) for row in rows]
-
-        return self._database.read(work)
+        parser, columns = Parser(self._database.url), (MARKS.c[name] for name in Mark.model_fields)
+        query = sa.select(*columns).where(MARKS.c.experiment == self._experiment).order_by(MARKS.c.id)
+        return [parser.record(Mark, row._asdict()) for row in self._database.stream(query)]
 
     def current(self) -> dict[tuple[str, str], Mark]:
         """Return the latest mark of each story by arm and task, without those that were taken back."""
