@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from retroformer.agents.arms.arm import Arm, ArmParts
-from retroformer.agents.arms.baselines import NoAdviceArm
+from retroformer.agents.arms.baselines import NoAdviceArm, PlaceboArm
 from retroformer.config.conditions import conditions
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config
@@ -128,7 +128,7 @@ class Evaluation:
         placebo of it; all other facts stay.
         """
         arms, names = self.experiment.eval.arms, dict[str, list[str]]()
-        for name in sorted(arms, key=lambda name: arms[name].source is not None):
+        for name in sorted(arms, key=lambda name: isinstance(arms[name], PlaceboArm)):
             plain = zip(self.experiment.eval.stored_names[name], arms[name].split().values(), strict=True)
             names[name] = [self._version(stored, arm, names) for stored, arm in plain]
         return {name: names[name] for name in arms}
@@ -177,7 +177,6 @@ class Evaluation:
             setting_of(experiment),
             run=experiment.run,
             environment=experiment.environment,
-            seed=experiment.seed,
             tasks=self.tasks,
             split_tasks=lambda: chosen_tasks(experiment, None, experiment.held_out_splits),
             taskset=lambda: taskset(experiment.environment, experiment.seed),

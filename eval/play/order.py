@@ -13,7 +13,8 @@ in the arm's facts, which no training stage and no other arm reads.
 import asyncio
 from collections.abc import Collection, Sequence
 
-from retroformer.agents.arms.retrieved import TASKS_AT_ONCE, RetrievalGain, RetrievingReflector
+from retroformer.agents.arms.baselines import PlaceboArm
+from retroformer.agents.arms.retrieved import TASKS_AT_ONCE, RetrievalGain, RetrievedArm, RetrievingReflector
 from retroformer.errors import InfrastructureFailure
 from retroformer.method.records import Task
 from retroformer.run.attempts import Experience
@@ -34,8 +35,8 @@ async def play_arms(evaluation: Evaluation) -> None:
     """
     arms = evaluation.experiment.eval.arms
     stored = evaluation.stored_names
-    placebos = [name for name, arm in arms.items() if arm.source is not None]
-    learning = [name for name, arm in arms.items() if arm.learns_while_playing]
+    placebos = {name: arm for name, arm in arms.items() if isinstance(arm, PlaceboArm)}
+    learning = [name for name, arm in arms.items() if isinstance(arm, RetrievedArm) and arm.learns]
 
     async def retry(names: Collection[str]) -> dict[str, Experience]:
         singles = [single for name in names for single in stored[name]]
@@ -52,7 +53,7 @@ async def play_arms(evaluation: Evaluation) -> None:
         learners.append((played[single], reflector))
     if learners:
         await play_and_learn(evaluation.ledger, learners, evaluation.tasks, evaluation.experiment.loop.concurrency)
-    for source in dict.fromkeys(arm.source for arm in arms.values() if arm.source is not None):
+    for source in dict.fromkeys(arm.of for arm in placebos.values()):
         for single in stored[source]:
             _refuse_unfinished_source(evaluation.store, played[single])
     await retry(placebos)

@@ -54,7 +54,6 @@ class ArmParts:
     setting: ArmSetting
     run: str
     environment: EnvironmentSection
-    seed: int
     tasks: Sequence[Task]
     """Tasks of the comparison."""
     split_tasks: Callable[[], Sequence[Task]]
@@ -106,16 +105,6 @@ class Arm(Section):
     @property
     def advises_first(self) -> bool:
         """True if its advice is given before the first attempt, too, which the arm then plays itself."""
-        return False
-
-    @property
-    def source(self) -> str | None:
-        """Arm whose advice it gives to other tasks; None if it has advice of its own."""
-        return None
-
-    @property
-    def learns_while_playing(self) -> bool:
-        """True if its advice for later tasks depends on what its advice for earlier ones gained."""
         return False
 
     def split(self) -> Mapping[str, Self]:

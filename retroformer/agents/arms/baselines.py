@@ -141,16 +141,12 @@ class PlaceboArm(Arm):
     keeps what is generally true and removes what was read in the failure; other_kinds: the rest. Where no such task has
     advice, that of any other task is given, and the report counts it."""
 
-    @property
-    def source(self) -> str:
-        return self.of
-
     def with_prefix(self, prefix: str, model: str | None = None) -> Self:
         return self.model_copy(update={"of": f"{prefix}/{self.of}"})
 
     def check(self, here: str, setting: ArmSetting) -> None:
         source = setting.arms.get(self.of)
-        if source is None or source.source is not None:
+        if source is None or isinstance(source, PlaceboArm):
             names = ", ".join(setting.arms)
             raise ConfigError(f"{here}.of: {self.of!r} is not an arm that writes advice; name one of {names}.")
         if self.among != "any" and setting.kind_of is None:

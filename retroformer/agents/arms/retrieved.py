@@ -43,10 +43,6 @@ class RetrievedArm(Arm):
     """If true, the gain of each retry counts for the advice that it was made with, when advice for later tasks is
     chosen. Tasks are then played ten at a time, and every choice depends on their order."""
 
-    @property
-    def learns_while_playing(self) -> bool:
-        return self.learns
-
     def build(self, parts: ArmParts) -> "RetrievingReflector":
         """Return the reflector, which has learned nothing yet. Raises MissingInput if no advice was collected."""
         return RetrievingReflector(load_rated_advice(parts.store, parts.leave_out))
