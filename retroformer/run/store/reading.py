@@ -143,14 +143,14 @@ class FactReader:
         same = sa.and_(*(retry.c[name] == advice.c[name] for name in ("experiment", *KEY)))
         drawn = self._of_arm(retry, unadvised) | (self._of_arm(retry, advised) & (retry.c.split == split))
         query = (
-            sa.select(retry.c.task_id, retry.c.arm, retry.c.episode_return, retry.c.stored_at, advice.c.adapter_sha256)
+            sa.select(retry.c.arm, retry.c.episode_return, retry.c.stored_at, advice.c.adapter_sha256)
             .select_from(retry.outerjoin(advice, same))
             .where(drawn, retry.c.trial == 1)
             .order_by(retry.c.stored_at, retry.c.task_id)
         )
         return [
-            LiveRetry(task_id, arm == advised, returned, self._parser.time(stored_at), adapter)
-            for task_id, arm, returned, stored_at, adapter in map(tuple, self._all(query))
+            LiveRetry(arm == advised, returned, self._parser.time(stored_at), adapter)
+            for arm, returned, stored_at, adapter in map(tuple, self._all(query))
         ]
 
     # Counts.

@@ -167,9 +167,7 @@ class AttemptRow(NamedTuple):
     repeat: int
     outcome: str
     judged: bool | None
-    ending: str
     episode_return: float
-    actions: int
 
     @property
     def failed(self) -> bool:
@@ -199,7 +197,6 @@ class ArmCounts(NamedTuple):
 class LiveRetry(NamedTuple):
     """First retry of a story, with or without advice as it was drawn."""
 
-    task_id: str
     advised: bool
     returned: float
     stored_at: datetime

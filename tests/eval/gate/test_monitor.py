@@ -31,7 +31,6 @@ def retries(letters: str, adapter: str = MINE, start: datetime = START) -> list[
     """Return a retry a second: `+` and `-` with advice, solved and failed; `S` and `F` the same without advice."""
     return [
         LiveRetry(
-            f"task-{number}",
             letter in "+-",
             float(letter in "+S"),
             start + timedelta(seconds=number + 1),
