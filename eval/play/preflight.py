@@ -17,6 +17,7 @@ from pathlib import Path
 
 from retroformer.agents.actors import actor_kind
 from retroformer.agents.arms.arm import Arm, ArmSetting
+from retroformer.agents.arms.model import ModelArm
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import check_prompts, held_out_tasks, require_addresses
 from retroformer.config.sections.base import adapter_name, best_of
@@ -244,7 +245,8 @@ def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
         actor = actor.model_copy(update={"endpoint": endpoint})
     if arm.last_attempt is not None:
         loop = loop.model_copy(update={"last_attempt": arm.last_attempt})
-    reflector = reflector.model_copy(update=arm.reflector_settings())
+    if isinstance(arm, ModelArm) and arm.history is not None:
+        reflector = reflector.model_copy(update={"history": arm.history})
     return experiment.model_copy(update={"actor": actor, "loop": loop, "reflector": reflector})
 
 

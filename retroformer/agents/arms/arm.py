@@ -117,10 +117,6 @@ class Arm(Section):
         """Return the arm for when all names become PREFIX/ARM; `model`, if given, writes the advice of model arms."""
         return self
 
-    def reflector_settings(self) -> dict[str, Any]:
-        """Return the settings of the config's reflector that it changes."""
-        return {}
-
     def check(self, here: str, setting: ArmSetting) -> None:
         """Refuse settings that cannot be played. `here` is the arm's place in the config. Raises ConfigError."""
 

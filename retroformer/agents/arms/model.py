@@ -1,7 +1,7 @@
 """The arms whose advice a language model writes: the trained one, any other, or the teacher."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -39,9 +39,6 @@ class ModelArm(Arm):
 
     def with_prefix(self, prefix: str, model: str | None = None) -> Self:
         return self if model is None else self.model_copy(update={"model": model})
-
-    def reflector_settings(self) -> dict[str, Any]:
-        return {} if self.history is None else {"history": self.history}
 
     def check(self, here: str, setting: ArmSetting) -> None:
         if any(map(best_of, self.models)) and not setting.reflector.temperature:
