@@ -47,8 +47,6 @@ Score = Callable[[Any, str], Any]
 
 
 class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
     score: Any = None
     steps: tuple[Step, ...] | None = None
     messages: list[Any] | None = None
