@@ -11,16 +11,15 @@ longest pause of the event loop.
 import argparse
 import asyncio
 import contextlib
-import json
-import os
+import io
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,7 @@ from retroformer.run.store import open_store
 from retroformer.run.store.damage import checksum
 from retroformer.run.store.schema import ACCOUNTS, CHECKSUM, REFLECTIONS, TRAJECTORIES, USAGE
 
-ROOT = Path(__file__).parents[1]
-CONFIG = ROOT / "configs" / "demo.yaml"
+CONFIG = Path(__file__).parents[1] / "configs" / "demo.yaml"
 MOST_SEEDS = 150
 """Most tasks that are played; the others are copies of them."""
 ARMS = "{retry: {kind: none}, phrase: {kind: phrase}, rule: {kind: rule}, placebo: {kind: placebo, of: rule}}"
@@ -197,35 +195,29 @@ TASKS_FROM = {"resumed collect": "train", "summary": "train", "report": "held_ou
 """Split of the tasks that a query needs."""
 
 
-def ask(question: str, store_url: str, seeds: int, copies: int) -> None:
-    """Run one query in this process and print its cost as JSON."""
+def ask(question: str, store_url: str, seeds: int, copies: int) -> dict[str, Any]:
+    """Run one query in this process and return its cost."""
     experiment = config(store_url)
-    if question == "play":
-        play_evaluation(experiment, seeds)
-    tasks = copied_tasks(experiment, seeds, copies, TASKS_FROM[question]) if question in TASKS_FROM else ()
-    cpu, clock = time.process_time(), time.perf_counter()
-    answer = QUESTIONS[question](experiment, tasks) if question in QUESTIONS else None
+    with contextlib.redirect_stderr(io.StringIO()):  # Progress and warnings would stand within the table.
+        if question == "play":
+            play_evaluation(experiment, seeds)
+        tasks = copied_tasks(experiment, seeds, copies, TASKS_FROM[question]) if question in TASKS_FROM else ()
+        cpu, clock = time.process_time(), time.perf_counter()
+        answer = QUESTIONS[question](experiment, tasks) if question in QUESTIONS else None
     took = {"cpu": time.process_time() - cpu, "seconds": time.perf_counter() - clock, "answer": str(answer)[:200]}
-    print(json.dumps(took | {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    return took | {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def run_query(question: str, store_url: str, seeds: int, copies: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--ask", question, store_url, str(seeds), str(copies)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    if done.returncode:
-        sys.exit(done.stderr)
-    cost: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return cost
+def run_query(*query: Any) -> dict[str, Any]:
+    """Return what `ask` returns in a fresh process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(ask, *query).result()
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
     parser.add_argument("--attempts", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--ask", nargs=4, metavar=("QUESTION", "STORE", "SEEDS", "COPIES"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.ask:
-        ask(chosen.ask[0], chosen.ask[1], int(chosen.ask[2]), int(chosen.ask[3]))
-        return
+    chosen = parser.parse_args()
     print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7} {'ratio':>7}")
     for attempts in chosen.attempts:
         with tempfile.TemporaryDirectory() as folder:
@@ -252,4 +244,4 @@ def measure(folder: Path, attempts: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
