@@ -113,7 +113,7 @@ def _binomial_tail(tosses: int, most: int) -> float:
     """Return the probability of at most `most` heads in `tosses` tosses of a fair coin."""
     # Each number of ways follows from the one before: computing every binomial coefficient anew would take minutes.
     ways = accumulate(range(1, most + 1), lambda before, heads: before * (tosses - heads + 1) // heads, initial=1)
-    return sum(ways) / 2**tosses
+    return sum(ways) / (1 << tosses)
 
 
 def plain_p(p_value: float) -> str:
