@@ -34,7 +34,7 @@ def share_of_even_tokens(tokens: Sequence[int]) -> float:
 def rows(work: StageWork) -> Iterator[Sample | SamplePair]:
     for prompt, responses in zip(work.prompts, work.responses, strict=True):
         texts = [Sample(prompt, response) for response in responses]
-        pairs = [SamplePair(texts[better], texts[worse]) for better, worse in work.case.pairs]
+        pairs = [SamplePair(prompt, responses[better], responses[worse]) for better, worse in work.case.pairs]
         yield from pairs or texts
 
 

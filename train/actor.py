@@ -36,7 +36,7 @@ MOST_ACTIONS = 20
 class LabelledText(NamedTuple):
     """The tokens of a demonstration, and their labels."""
 
-    ids: list[int]
+    input_ids: list[int]
     labels: list[int]
 
 
@@ -63,18 +63,18 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     meter, train = Meter(), stage.experiment.train
     tokenizer = load_tokenizer(train)
     texts = (labelled_text(tokenizer, demonstration) for demonstration in demonstrations)
-    columns = ({"input_ids": text.ids, "labels": text.labels} for text in texts)
-    rows = write_rows(columns, ("input_ids", "labels"), stage.experiment.folder)
-    lengths = rows.lengths("input_ids")
+    rows = write_rows(texts, LabelledText, stage.experiment.folder)
+    lengths = [len(row.input_ids) for row in rows]
     preflight(stage, "samples", lengths, max(lengths, default=0), {})
     batches = training_batches([1] * len(rows), lengths, BATCH_SIZE, 1, stage.experiment.seed)
 
     def parts(number: int) -> Iterator[MicroBatch]:
         batch = [rows[index] for index in batches[number]]
-        learnt = sum(label != IGNORED for row in batch for label in row["labels"])
+        learnt = sum(label != IGNORED for row in batch for label in row.labels)
         for start in range(0, len(batch), ACTOR_ROWS):
             part = batch[start : start + ACTOR_ROWS]
-            yield MicroBatch(part, sum(len(row["input_ids"]) for row in part), learnt=learnt)
+            tokens = sum(len(row.input_ids) for row in part)
+            yield MicroBatch([row._asdict() for row in part], tokens, learnt=learnt)
 
     torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
     trainer = sft_trainer(stage, LEARNING_RATE, adapted(train, None), len(batches), parts)

@@ -18,7 +18,7 @@ from retroformer.models.loading import load_adapter
 
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base
-from .data.rows import write_samples
+from .data.rows import write_rows
 from .data.samples import Sample
 from .group_trainer import make_trainer
 from .preflight import preflight
@@ -51,7 +51,7 @@ def imitate(
     `counts` are added to the metrics.
     """
     meter, train = Meter(), stage.experiment.train
-    rows = write_samples(data, stage.experiment.folder)
+    rows = write_rows(data, Sample, stage.experiment.folder)
     lengths = [len(sample.ids) for sample in rows]
     groups = Groups(rows, train.micro_batch_tokens)
     preflight(stage, "samples", lengths, max(groups.lengths, default=0), adapters)

@@ -13,8 +13,8 @@ from torch import Tensor
 from retroformer.method.records import PreferencePair
 
 from .adapter import Adapter
-from .data.rows import write_pairs
-from .data.samples import sample_pairs
+from .data.rows import write_rows
+from .data.samples import SamplePair, sample_pairs
 from .preflight import preflight
 from .shared_prompt.packed import Group, Groups
 from .stage import Stage
@@ -76,9 +76,9 @@ def split_pairs(
     tasks = held_out_tasks([pair.task_id for pair in pairs], experiment.seed)
     train_pairs = (pair for pair in pairs if pair.task_id not in tasks)
     held_out_pairs = (pair for pair in pairs if pair.task_id in tasks)
-    train = write_pairs(sample_pairs(tokenizer, train_pairs), experiment.folder)
-    held_out = write_pairs(sample_pairs(tokenizer, held_out_pairs), experiment.folder)
-    lengths = [len(sample.ids) for rows in (train, held_out) for pair in rows for sample in pair]
+    train = write_rows(sample_pairs(tokenizer, train_pairs), SamplePair, experiment.folder)
+    held_out = write_rows(sample_pairs(tokenizer, held_out_pairs), SamplePair, experiment.folder)
+    lengths = [len(pair.prompt_ids) + len(text) for pair in chain(train, held_out) for text in pair.responses]
     most = experiment.train.micro_batch_tokens
     split = PairSplit(Groups(train, most), Groups(held_out, most), tasks, adapters.get("start"))
     longest = max((*split.train.lengths, *split.held_out.lengths), default=0)

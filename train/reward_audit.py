@@ -130,7 +130,7 @@ def audit_of_pairs(
     if not pairs:
         return {}
     margins = [better - worse for better, worse in zip(chosen, rejected, strict=True)]
-    longer = [float(len(pair.chosen.response_ids) - len(pair.rejected.response_ids)) for pair in pairs]
+    longer = [float(len(pair.chosen_ids) - len(pair.rejected_ids)) for pair in pairs]
     test = ChanceTest(sum(margin > 0 for margin in margins), len(pairs))
     discordant = discordant_pairs(margins, longer)
     metrics: dict[str, Any] = {
@@ -180,9 +180,9 @@ def majority(pairs: Sequence[SamplePair], trained_on: Sequence[SamplePair]) -> l
     """
     votes: Counter[tuple[int, ...]] = Counter()
     for pair in trained_on:
-        votes[tuple(pair.chosen.response_ids)] += 1
-        votes[tuple(pair.rejected.response_ids)] -= 1
-    return [float(votes[tuple(pair.chosen.response_ids)] - votes[tuple(pair.rejected.response_ids)]) for pair in pairs]
+        votes[tuple(pair.chosen_ids)] += 1
+        votes[tuple(pair.rejected_ids)] -= 1
+    return [float(votes[tuple(pair.chosen_ids)] - votes[tuple(pair.rejected_ids)]) for pair in pairs]
 
 
 def correlation_of_differences(first: Sequence[float], second: Sequence[float]) -> float | None:

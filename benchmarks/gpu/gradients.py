@@ -76,8 +76,9 @@ def _compare(loss: Loss) -> Row:
 def _supervised(experiment: Experiment, name: str, folder: Path, *, dense: bool) -> Loss:
     rows: list[Any] = []
     for number in range(4):
-        first, second = (Sample([5 + number, 9, 30, 31], [40 + number, 7 + answer, 2]) for answer in (0, 20))
-        rows += [first, second] if name == "sft" else [SamplePair(first, second)]
+        prompt, first, second = [5 + number, 9, 30, 31], [40 + number, 7, 2], [40 + number, 27, 2]
+        texts = [Sample(prompt, first), Sample(prompt, second)]
+        rows += texts if name == "sft" else [SamplePair(prompt, first, second)]
     # A fresh adapter's B weights are 0, and then half of its gradients are, too.
     start = fresh_adapter(experiment, folder / "start")
     trainer = supervised_trainer(Stage(name, experiment, {}), start, Groups(rows, 1000))

@@ -103,7 +103,7 @@ def test_tokens_match_the_pieces_and_only_own_actions_are_labelled(
     for demonstration in demonstrations:
         text = labelled_text(tokenizer, demonstration)
         in_pieces = [tokenizer(piece, add_special_tokens=False).input_ids for piece, _ in demonstration.pieces]
-        assert text.ids == [token for ids in in_pieces for token in ids]
+        assert text.input_ids == [token for ids in in_pieces for token in ids]
         learnt = tokenizer.decode([label for label in text.labels if label != IGNORED])
         assert learnt == "".join(piece for piece, own in demonstration.pieces if own)
 

@@ -137,10 +137,9 @@ def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace
     sft, pairs = sft_adapter(workplace, experiment), two_pairs(experiment)
     plain = load_adapter(load_base(experiment.train), sft).eval()
     expected = []
-    for sample in (sample for pair in pairs for sample in pair):
-        log_probs_LV = plain(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(dim=-1)
-        start = len(sample.prompt_ids)
-        expected.append(sum(log_probs_LV[start + n - 1, token].item() for n, token in enumerate(sample.response_ids)))
+    for asked, said in ((pair.prompt_ids, response) for pair in pairs for response in pair.responses):
+        log_probs_LV = plain(input_ids=torch.tensor([asked + said])).logits[0].log_softmax(dim=-1)
+        expected.append(sum(log_probs_LV[len(asked) + n - 1, token].item() for n, token in enumerate(said)))
     trainer = trainer_of(experiment, sft, pairs)
     disturb(trainer.model, ".default.")
     with switched_to(trainer.model, "ref"):

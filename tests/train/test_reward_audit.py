@@ -14,7 +14,7 @@ from retroformer.run.stage_metrics import StageMetrics
 from tests.train.world import collect, config_file
 from train.__main__ import main
 from train.adapter import Adapter
-from train.data.samples import Sample, SamplePair
+from train.data.samples import SamplePair
 from train.reward_audit import (
     ChanceTest,
     Discordant,
@@ -95,7 +95,7 @@ LOG_3 = math.log(3)
 
 
 def pair(chosen: list[int], rejected: list[int]) -> SamplePair:
-    return SamplePair(Sample([1], chosen), Sample([1], rejected))
+    return SamplePair([1], chosen, rejected)
 
 
 def measured(folder: Path, pairs: int, accuracy: float | None) -> Adapter:

@@ -32,9 +32,9 @@ def uneven_rows(stage: str) -> Iterator[Sample | SamplePair]:
     """Yield texts or pairs on failures that differ in length, in number of texts, and in the texts' lengths."""
     for number, (good, bad) in enumerate(UNEVEN):
         asked = list(range(10, 30 + 5 * number))
-        texts = [Sample(asked, [40 + number, *range(50, 53 + text), 2]) for text in range(good + bad)]
-        pairs = [SamplePair(chosen, rejected) for chosen in texts[:good] for rejected in texts[good:]]
-        yield from texts if stage == "sft" else pairs
+        texts = [[40 + number, *range(50, 53 + text), 2] for text in range(good + bad)]
+        pairs = [SamplePair(asked, chosen, rejected) for chosen in texts[:good] for rejected in texts[good:]]
+        yield from [Sample(asked, text) for text in texts] if stage == "sft" else pairs
 
 
 def work_of(case: str, base: Path, folder: Path, **settings: Any) -> StageWork:

@@ -48,17 +48,14 @@ class Sample(NamedTuple):
 class SamplePair(NamedTuple):
     """Two responses to one prompt, in tokens."""
 
-    chosen: Sample
-    rejected: Sample
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        return self.chosen.prompt_ids
+    prompt_ids: list[int]
+    chosen_ids: list[int]
+    rejected_ids: list[int]
 
     @property
     def responses(self) -> list[list[int]]:
         """The better response, and the worse."""
-        return [self.chosen.response_ids, self.rejected.response_ids]
+        return [self.chosen_ids, self.rejected_ids]
 
 
 def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
@@ -96,8 +93,8 @@ def sample_pairs(tokenizer: Any, pairs: Iterable[PreferencePair]) -> Iterator[Sa
         (pair.prompt, (pair.chosen, pair.chosen_is_cut), (pair.rejected, pair.rejected_is_cut)) for pair in pairs
     )
     for prompt, *responses in distinct:
-        ids = prompt_ids(tokenizer, prompt)
-        yield SamplePair(*(Sample(ids, response_ids(tokenizer, *response)) for response in responses))
+        chosen, rejected = (response_ids(tokenizer, *response) for response in responses)
+        yield SamplePair(prompt_ids(tokenizer, prompt), chosen, rejected)
 
 
 def require_length(lengths: Sequence[int], max_length: int, what: str) -> None:

@@ -142,7 +142,7 @@ def texts_of(experiment: Experiment, name: str) -> list[list[int]]:
     if name == "actor":
         from ..actor import labelled_text, scripted_play
 
-        return [labelled_text(tokenizer, played).ids for played in scripted_play(experiment, TEXTS)]
+        return [labelled_text(tokenizer, played).input_ids for played in scripted_play(experiment, TEXTS)]
     if name == "warm":
         texts = inputs.written_advice(experiment)
     else:

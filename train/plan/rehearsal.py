@@ -137,8 +137,9 @@ def _prompts(stage: Stage, case: PlannedStage, count: int) -> list[list[int]]:
 def _rows(stage: Stage, case: PlannedStage, prompt: list[int]) -> list[Sample | SamplePair]:
     """Return random responses to a prompt as samples, or each with the first of them as pairs."""
     responses = _random(stage, (_responses(case), case.response_tokens), seed=1)
-    first, *others = [Sample(prompt, response) for response in responses]
-    return [SamplePair(first, other) for other in others] if case.kind.responses == 2 else [first, *others]
+    if case.kind.responses == 2:
+        return [SamplePair(prompt, responses[0], other) for other in responses[1:]]
+    return [Sample(prompt, response) for response in responses]
 
 
 def _random(stage: Stage, shape: tuple[int, int], seed: int) -> list[list[int]]:

@@ -53,8 +53,7 @@ class Group(NamedTuple):
     @property
     def sample_pairs(self) -> list[SamplePair]:
         """The pairs in tokens."""
-        texts = [Sample(self.prompt, response) for response in self.responses]
-        return [SamplePair(texts[better], texts[worse]) for better, worse in self.pairs]
+        return [SamplePair(self.prompt, self.responses[better], self.responses[worse]) for better, worse in self.pairs]
 
     @property
     def alone(self) -> list["Group"]:
@@ -138,7 +137,7 @@ def group_of(rows: Sequence[Sample | SamplePair]) -> Group:
         for response in row.responses:
             numbers.setdefault(tuple(response), len(numbers))
     pairs = tuple(
-        (numbers[tuple(row.chosen.response_ids)], numbers[tuple(row.rejected.response_ids)])
+        (numbers[tuple(row.chosen_ids)], numbers[tuple(row.rejected_ids)])
         for row in rows
         if isinstance(row, SamplePair)
     )

@@ -54,9 +54,9 @@ def test_text_that_was_cut_is_not_taught_as_complete() -> None:
     whole, cut = samples(tokenizer, [AdviceText(QUESTION, "Take mug", is_cut) for is_cut in (False, True)])
     assert whole.response_ids == [*cut.response_ids, tokenizer.eos_token_id]
     pair = PreferencePair(task_id="a", prompt=QUESTION, chosen="Take", rejected="Go", rejected_is_cut=True, margin=1.0)
-    ((chosen, rejected),) = sample_pairs(tokenizer, [pair])
-    assert chosen.response_ids[-1] == tokenizer.eos_token_id
-    assert rejected.response_ids[-1] != tokenizer.eos_token_id
+    (pair_in_tokens,) = sample_pairs(tokenizer, [pair])
+    assert pair_in_tokens.chosen_ids[-1] == tokenizer.eos_token_id
+    assert pair_in_tokens.rejected_ids[-1] != tokenizer.eos_token_id
 
 
 def test_the_same_advice_on_the_same_trajectory_is_one_sample() -> None:

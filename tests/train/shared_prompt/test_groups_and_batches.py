@@ -18,10 +18,6 @@ ASKED, OTHER = [5, 6, 7], [9]
 GOOD, FAIR, BAD = [1, 2], [3], [4, 4, 4]
 
 
-def pair(prompt: list[int], chosen: list[int], rejected: list[int]) -> SamplePair:
-    return SamplePair(Sample(prompt, chosen), Sample(prompt, rejected))
-
-
 def test_samples_are_grouped_by_prompt_wherever_they_are() -> None:
     groups = Groups([Sample(ASKED, GOOD), Sample(OTHER, BAD), Sample(ASKED, FAIR)], 100)
     assert list(groups) == [Group(ASKED, [GOOD, FAIR]), Group(OTHER, [BAD], number=1)]
@@ -29,7 +25,7 @@ def test_samples_are_grouped_by_prompt_wherever_they_are() -> None:
 
 
 def test_each_text_of_a_failure_is_in_its_row_once_and_all_pairs_are_kept() -> None:
-    pairs = [pair(ASKED, GOOD, BAD), pair(ASKED, FAIR, BAD), pair(ASKED, GOOD, FAIR)]
+    pairs = [SamplePair(ASKED, GOOD, BAD), SamplePair(ASKED, FAIR, BAD), SamplePair(ASKED, GOOD, FAIR)]
     [group] = Groups(pairs, 100)
     assert group.responses == [GOOD, BAD, FAIR]
     assert group.pairs == ((0, 1), (2, 1), (0, 2))
@@ -38,7 +34,7 @@ def test_each_text_of_a_failure_is_in_its_row_once_and_all_pairs_are_kept() -> N
 
 
 def test_a_group_that_a_micro_batch_cannot_hold_is_divided_between_its_pairs() -> None:
-    groups = Groups([pair(ASKED, GOOD, BAD), pair(ASKED, GOOD, FAIR), pair(ASKED, FAIR, [8] * 5)], 10)
+    groups = Groups([SamplePair(ASKED, GOOD, BAD), SamplePair(ASKED, GOOD, FAIR), SamplePair(ASKED, FAIR, [8] * 5)], 10)
     assert [group.responses for group in groups] == [[GOOD, BAD, FAIR], [FAIR, [8] * 5]]
     assert [group.share for group in groups] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
     assert sum(groups.sizes) == 3
@@ -57,7 +53,10 @@ def test_drawn_responses_are_grouped_while_they_follow_each_other_and_equal_ones
 
 
 def test_pairs_of_a_failure_weigh_together_what_the_config_says() -> None:
-    one, three = group_of([pair(OTHER, GOOD, BAD)]), group_of([pair(ASKED, *two) for two in ((GOOD, BAD), (FAIR, BAD))])
+    one, three = (
+        group_of([SamplePair(OTHER, GOOD, BAD)]),
+        group_of([SamplePair(ASKED, *two) for two in ((GOOD, BAD), (FAIR, BAD))]),
+    )
     batch = [one, three]
     assert weights_of_pairs(batch, batch, "by_failure").tolist() == [0.5, 0.25, 0.25]
     assert weights_of_pairs(batch, batch, "equal").tolist() == pytest.approx([1 / 3] * 3)
