@@ -19,9 +19,8 @@ from retroformer.run.stage_metrics import StageMetrics, first_and_last, training
 
 from . import processes
 from .adapter import Adapter, require_adapter
-from .base import load_tokenizer
 from .data import inputs
-from .data.samples import AdviceText, Prompt, samples
+from .data.samples import AdviceText, Prompt
 from .loop import on_sigterm
 from .preflight import check_config
 from .stage import Stage, finished, make_stage
@@ -59,18 +58,22 @@ def actor(experiment: Experiment) -> str:
 
 def warm(experiment: Experiment) -> str:
     """Imitate all advice that was written by rule, with a fresh adapter."""
+    from .imitation import imitate
+
     texts = inputs.written_advice(experiment)
     stage = make_stage("warm", experiment, _plain(texts), {}, inputs.written_tasks(experiment))
-    return run(stage, lambda: _imitate(stage, texts, {}))
+    return run(stage, lambda: imitate(stage, texts, {}))
 
 
 def sft(experiment: Experiment) -> str:
     """Imitate advice that helped, or that attempts have proved right, from the warm adapter on if there is one."""
+    from .imitation import imitate
+
     texts, folder = inputs.advice_to_imitate(experiment), experiment.stage_folder("warm")
     begins = folder.is_dir() or "warm" in experiment.train.variants
     adapters = {"start": require_adapter(folder)} if begins else {}
     stage = _on_ratings("sft", experiment, _plain(texts), adapters)
-    return run(stage, lambda: _imitate(stage, texts, adapters))
+    return run(stage, lambda: imitate(stage, texts, adapters))
 
 
 def reward(experiment: Experiment) -> str:
@@ -209,13 +212,6 @@ def _summary(metrics: StageMetrics) -> str:
     elif scores := first_and_last([update["score"] for update in metrics.history], most=2):
         parts.append("score {:+.2f} to {:+.2f}".format(*scores))
     return ", ".join([*parts, f"{metrics.seconds:.0f} s"])
-
-
-def _imitate(stage: Stage, texts: Sequence[AdviceText], adapters: Mapping[str, Adapter]) -> None:
-    from .imitation import imitate
-
-    data = samples(load_tokenizer(stage.experiment.train), texts)
-    imitate(stage, data, adapters, {"samples_with_duplicates": len(texts)})
 
 
 def _plain(texts: Iterable[AdviceText]) -> Iterator[Any]:

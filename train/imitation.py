@@ -5,9 +5,8 @@ Reads prompts and responses; writes a LoRA adapter to runs/NAME/STAGE. Only toke
 Packed rows hold all responses to one prompt.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,9 +16,9 @@ from retroformer.config.sections.train import Train
 from retroformer.models.loading import load_adapter
 
 from .adapter import Adapter
-from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base
+from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
 from .data.rows import write_rows
-from .data.samples import Sample
+from .data.samples import AdviceText, Sample, samples
 from .group_trainer import make_trainer
 from .preflight import preflight
 from .shared_prompt.packed import Group, Groups, Packed
@@ -40,18 +39,10 @@ class Imitation:
         return -values.sum() / sum(len(response) for group in batch for response in group.responses)
 
 
-def imitate(
-    stage: Stage,
-    data: Iterable[Sample],
-    adapters: Mapping[str, Adapter] = MappingProxyType({}),
-    counts: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Train an adapter on the responses, starting from the adapter `start` or a fresh one, and publish it.
-
-    `counts` are added to the metrics.
-    """
+def imitate(stage: Stage, texts: Sequence[AdviceText], adapters: Mapping[str, Adapter]) -> None:
+    """Train an adapter on the texts, starting from the adapter `start` or a fresh one, and publish it."""
     meter, train = Meter(), stage.experiment.train
-    rows = write_rows(data, Sample, stage.experiment.folder)
+    rows = write_rows(samples(load_tokenizer(train), texts), Sample, stage.experiment.folder)
     lengths = [len(sample.ids) for sample in rows]
     groups = Groups(rows, train.micro_batch_tokens)
     preflight(stage, "samples", lengths, max(groups.lengths, default=0), adapters)
@@ -60,8 +51,9 @@ def imitate(
     trainer = make_trainer(stage, adapted(train, start), groups, Imitation())
     progress = run_trainer(trainer, stage)
     tokens = sum(groups.lengths) * stage.steps.epochs
-    metrics = {"samples": len(rows), **counts} | progress | meter.read(tokens, progress["resumed_from_step"])
-    publish(stage, trainer.model.save_pretrained, metrics)
+    counts = {"samples": len(rows), "samples_with_duplicates": len(texts)}
+    cost = meter.read(tokens, progress["resumed_from_step"])
+    publish(stage, trainer.model.save_pretrained, counts | progress | cost)
 
 
 def adapted(train: Train, start: Path | None) -> Any:

@@ -19,7 +19,7 @@ TEXTS = [AdviceText(prompt(f"task {number}"), GOOD if number % 2 else BAD) for n
 
 def train_once(experiment: Any, texts: Any, start: Path | None = None) -> dict[str, Any]:
     stage = make_stage("sft", experiment, [advice.text for advice in texts], {})
-    imitate(stage, samples(load_tokenizer(experiment.train), texts), {"start": require_adapter(start)} if start else {})
+    imitate(stage, texts, {"start": require_adapter(start)} if start else {})
     done = finished(stage)
     assert done
     return done.model_dump()

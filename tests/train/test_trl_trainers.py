@@ -17,8 +17,7 @@ from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, save_adapter, tiny_experiment
 from train.__main__ import main
 from train.adapter import require_adapter
-from train.base import load_tokenizer
-from train.data.samples import AdviceText, Sample, SamplePair, samples
+from train.data.samples import AdviceText, Sample, SamplePair
 from train.imitation import imitate
 from train.shared_prompt.packed import Groups
 from train.stage import make_stage
@@ -156,7 +155,7 @@ def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workpl
     save_adapter(experiment, workplace / "start", size=0.0123)
     texts = [AdviceText(prompt("a task"), GOOD), AdviceText(prompt("a task"), BAD)]
     stage = make_stage("sft", experiment, ["text"], {})
-    imitate(stage, samples(load_tokenizer(experiment.train), texts), {"start": require_adapter(workplace / "start")})
+    imitate(stage, texts, {"start": require_adapter(workplace / "start")})
     started, ended = (load_file(folder / "adapter_model.safetensors") for folder in (workplace / "start", stage.folder))
     for name, value in started.items():
         torch.testing.assert_close(ended[name], value, rtol=0, atol=1e-8)
