@@ -63,7 +63,7 @@ def train_by_dpo(stage: Stage, pairs: Sequence[PreferencePair], adapters: Mappin
     measured = measure(trainer.reader, split.measured(seed), "train")
     measured |= measure(trainer.reader, split.held_out, "held_out")
     cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
-    metrics = split.counts | split.read_by_start | measured | progress | cost
+    metrics = split.counts | measured | progress | cost
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 

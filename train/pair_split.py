@@ -41,21 +41,17 @@ class PairSplit(NamedTuple):
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Entries for the metrics of a stage."""
-        tasks = sorted(self.held_out_tasks)
-        return {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
+        """Entries for the metrics of a stage.
 
-    @property
-    def read_by_start(self) -> dict[str, int]:
-        """Entry for the metrics of a stage that starts from an adapter.
-
-        It is the number of held-out tasks that the adapter was trained on, which may have imitated the better texts of
-        their pairs (`train.sft.texts`); nothing if the adapter does not record its tasks.
+        The last is the number of held-out tasks that the starting adapter was trained on, which may have imitated the
+        better texts of their pairs (`train.sft.texts`); it is left out if the adapter does not record its tasks.
         """
+        tasks = sorted(self.held_out_tasks)
+        counts = {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
         if self.start is None or (recorded := self.start.metrics.training_domains) is None:
-            return {}
+            return counts
         read = self.held_out_tasks.intersection(chain.from_iterable(training.tasks for training in recorded))
-        return {"held_out_tasks_read_by_start": len(read)}
+        return counts | {"held_out_tasks_read_by_start": len(read)}
 
     def measured(self, seed: int) -> list[Group]:
         """Draw training groups to measure, which have about `MEASURED_PAIRS` pairs."""

@@ -77,7 +77,7 @@ def train_reward_model(
     texts = [rating for rating in rated if rating.task_id in split.held_out_tasks]
     measured |= audit(trainer.reader, tokenizer, texts)
     cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
-    metrics = split.counts | split.read_by_start | measured | progress | cost
+    metrics = split.counts | measured | progress | cost
     publish(stage, trainer.model.save_pretrained, metrics)
 
 
