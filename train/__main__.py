@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +12,12 @@ from retroformer.config.command_line import ConfigFile, Overrides, call, example
 from retroformer.config.imports import require_extra
 from retroformer.errors import run_command
 
-from .stage_kinds import STAGES
+from .stage_kinds import STAGES, StageName
 
 if TYPE_CHECKING:
     from retroformer.config.file import Config
 
-Stage = Annotated[
-    Literal["actor", "warm", "sft", "reward", "ppo", "dpo", "grpo", "sac"],
-    typer.Argument(metavar="STAGE", help="The trained stage."),
-]
+Stage = Annotated[StageName, typer.Argument(metavar="STAGE", help="The trained stage.")]
 Cards = Annotated[list[float] | None, typer.Option("--card", metavar="GIB", help="Memory of a GPU; may be repeated.")]
 Lengths = Annotated[
     str, typer.Option("--tokens", metavar="N,N", help="Sample lengths in tokens (default: train.max_length).")
