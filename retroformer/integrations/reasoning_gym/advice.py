@@ -105,7 +105,7 @@ class AnswerLeak:
         self._lock = Lock()
         sections = [section.model_copy(update={"split": split}) for split in get_args(Split)]
         self._places = {name: place for section in sections for name, place in places_of(section).items()}
-        self._datasets = {section.split: DatasetProcess.of(section) for section in sections}
+        self._datasets = {section.split: DatasetProcess(section) for section in sections}
 
     def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
         """Return the right answer if the advice holds it, and neither the question nor these attempts do; else "".

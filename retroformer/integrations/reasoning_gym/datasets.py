@@ -6,7 +6,7 @@ exceeds its time is stopped with its process, and the answer scores 0.
 
 import faulthandler
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,24 +22,15 @@ SCORING_SECONDS = 30.0
 """Time limit of generating one task or scoring one answer."""
 _FAULT = "fault"
 
-Families = Mapping[str, Mapping[str, Any]]
-"""Settings of the datasets, by the name of the family."""
-
 
 class DatasetProcess:
-    """Datasets in a process of their own, which is started by the first request."""
+    """Datasets of a section's split in a process of their own, which is started by the first request."""
 
-    def __init__(self, families: Families, seed: int, size: int, limit_seconds: float = SCORING_SECONDS) -> None:
-        """Describe the datasets, all with this seed and this number of tasks."""
-        common = {"seed": seed, "size": size}
-        self._settings = {family: dict(settings) | common for family, settings in families.items()}
+    def __init__(self, section: ReasoningGym, limit_seconds: float = SCORING_SECONDS) -> None:
+        common = {"seed": section.dataset_seed, "size": section.size}
+        self._settings = {family: settings | common for family, settings in section.families.items()}
         self._limit_seconds = limit_seconds
         self._connection: Connection | None = None
-
-    @classmethod
-    def of(cls, section: ReasoningGym) -> "DatasetProcess":
-        """Return the datasets of a section's split."""
-        return cls(section.families, section.dataset_seed, section.size)
 
     def text(self, field: Literal["question", "answer"], family: str, index: int) -> str:
         """Return the question of a task, or the right answer, or one of them. Raises EnvironmentFailure."""

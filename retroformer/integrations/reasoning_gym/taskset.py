@@ -55,7 +55,7 @@ def taskset(section: ReasoningGym, seed: int = 0) -> RowTaskset[Place]:
 
     All environments share one process with the datasets.
     """
-    build = partial(ReasoningGymEnvironment, DatasetProcess.of(section))
+    build = partial(ReasoningGymEnvironment, DatasetProcess(section))
     return RowTaskset(section.name, section.split, partial(places_of, section), build)
 
 

@@ -32,11 +32,16 @@ def source(**keys: Any) -> Any:
     return taskset(section_of({"name": "reasoning-gym", "families": FAMILIES, "size": 2} | keys))
 
 
+def process_of(families: dict[str, dict[str, Any]], limit_seconds: float) -> Any:
+    section: Any = section_of({"name": "reasoning-gym", "families": families, "size": 20})
+    return closing(DatasetProcess(section, limit_seconds))
+
+
 @pytest.fixture(scope="module")
 def datasets() -> Iterator[DatasetProcess]:
     """Return datasets in one process for all tests, as importing the package takes seconds."""
     families: dict[str, dict[str, Any]] = {"chain_sum": {}, "prime_factorization": {}, "countdown": {}}
-    with closing(DatasetProcess(families, 7, 20, 20.0)) as process:
+    with process_of(families, 20.0) as process:
         yield process
 
 
@@ -86,7 +91,7 @@ def test_an_answer_that_the_scorer_cannot_read_scores_nothing(datasets: DatasetP
 
 @pytest.mark.slow
 def test_an_answer_that_the_scorer_never_finishes_scores_nothing_and_the_next_one_is_scored() -> None:
-    with closing(DatasetProcess({"countdown": {}}, 7, 20, 4.0)) as process:
+    with process_of({"countdown": {}}, 4.0) as process:
         question = process.text("question", "countdown", 3)
         assert process.score("countdown", 3, "9**9**9**9") == 0
         assert process.text("question", "countdown", 3) == question
@@ -94,7 +99,7 @@ def test_an_answer_that_the_scorer_never_finishes_scores_nothing_and_the_next_on
 
 def test_a_dataset_that_cannot_be_created_is_no_wrong_answer() -> None:
     refused = pytest.raises(EnvironmentFailure, match="could not generate task 3 of countdown")
-    with closing(DatasetProcess({"countdown": {"min_numbers": -1}}, 7, 20, 4.0)) as process, refused:
+    with process_of({"countdown": {"min_numbers": -1}}, 4.0) as process, refused:
         process.score("countdown", 3, "1 + 2")
 
 
