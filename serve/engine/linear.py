@@ -35,14 +35,11 @@ class AdaptedLinear(torch.nn.Module):
     Adapters may be added to and removed from `adapters` between passes.
     """
 
-    def __init__(
-        self, base: torch.nn.Module, adapters: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans
-    ) -> None:
-        """Wrap `base`; `adapters` are pairs of A (K, R) and B (R, N) by name."""
+    def __init__(self, base: torch.nn.Module, spans: Spans) -> None:
         super().__init__()
-        self.base = base
-        self.adapters = dict(adapters)
-        self._spans = spans
+        self.base, self._spans = base, spans
+        self.adapters: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Pairs of A (K, R) and B (R, N) by name."""
 
     def forward(self, inputs_1TK: torch.Tensor) -> torch.Tensor:
         outputs_1TN: torch.Tensor = self.base(inputs_1TK)
@@ -68,7 +65,7 @@ def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor,
             raise ValueError(f"{path} has other numbers of inputs and outputs")
     for path, pair in factors.items():
         if not isinstance(layers[path], AdaptedLinear):
-            layers[path] = AdaptedLinear(layers[path], {}, spans)
+            layers[path] = AdaptedLinear(layers[path], spans)
             model.set_submodule(path, layers[path])
         layers[path].adapters[name] = pair
 

@@ -11,7 +11,8 @@ def test_each_token_gets_the_adapter_of_its_span_and_the_others_none() -> None:
     base = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.ones_(base.weight)
     down, up = torch.tensor([[1.0], [0.0]]), torch.tensor([[10.0]])
-    layer = AdaptedLinear(base, {"tens": (down, up), "hundreds": (down, 10 * up)}, spans)
+    layer = AdaptedLinear(base, spans)
+    layer.adapters |= {"tens": (down, up), "hundreds": (down, 10 * up)}
     inputs = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]])
     spans.current = (("hundreds", slice(0, 1)), ("none", slice(1, 2)), ("tens", slice(2, 4)))
     with torch.inference_mode():
