@@ -7,7 +7,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -105,27 +105,22 @@ class AdapterHolder(Protocol):
         ...
 
 
-class AdapterUser(Protocol):
-    """Runs requests for adapters."""
-
-    def uses_adapter(self, adapter: str) -> bool:
-        """Return True if requests for `adapter` are running or waiting."""
-        ...
-
-
 class ServedModels:
     """The served names, which may change from any thread while requests run."""
 
     def __init__(
         self,
         model: AdapterHolder,
-        engine: AdapterUser,
+        uses_adapter: Callable[[str], bool],
         targets: Mapping[str, Target],
         dtype: str,
         versions: Mapping[str, str] | None = None,
     ) -> None:
-        """Serve these targets; `versions` are those of programs besides the packages of this process."""
-        self._model, self._engine = model, engine
+        """Serve these targets; `versions` are those of programs besides the packages of this process.
+
+        `uses_adapter` returns True if requests for an adapter are running or waiting.
+        """
+        self._model, self._uses_adapter = model, uses_adapter
         self.targets = targets
         self.changing = threading.RLock()
         """Held while the served names are replaced."""
@@ -192,7 +187,7 @@ class ServedModels:
         with self.changing:
             if name not in self._handed_over:
                 raise Refusal(404, f"No adapter {name[:300]!a} was handed over.")
-            if self._engine.uses_adapter(self._handed_over[name]):
+            if self._uses_adapter(self._handed_over[name]):
                 raise Refusal(409, f"Requests for {name!r} are not finished.")
             self._model.unload_adapter(self._handed_over.pop(name))
             self.replace({name}, {})

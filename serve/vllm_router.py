@@ -295,7 +295,7 @@ def connect(
     servers.wait()
     tokenizer.context_tokens = min(tokenizer.context_tokens, servers.require_base(base, settings.base_model))
     dtype = serving_dtype(settings.dtype, base, torch)
-    served = ServedModels(servers, servers, targets, dtype, {"vllm": servers.version})
+    served = ServedModels(servers, servers.uses_adapter, targets, dtype, {"vllm": servers.version})
     for name, folder in settings.names.adapters.items():
         adapter = _load(served, name, folder)
         its = {

@@ -47,7 +47,7 @@ def load(settings: WorkerSettings, begin: Callable[[Answers], None]) -> Answers:
     rewards = {str(folder): folder for folder in names.best_of.values()}
     model = Model(base, adapters, dtype, rewards, template_settings, names.quantization)
     engine = Engine(model, MAX_BATCH, settings.gpu_share)
-    answers = EngineAnswers(model, engine, ServedModels(model, engine, targets, dtype))
+    answers = EngineAnswers(model, engine, ServedModels(model, engine.uses_adapter, targets, dtype))
     return _follow(answers, settings, begin)
 
 
