@@ -7,7 +7,7 @@ all that no token sees; a GPU needs it only where many responses share a prompt.
 B: rows; Q: queries; K: keys; H: heads; G: heads of the keys, each for H / G heads of the queries; D: head size.
 """
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -38,17 +38,35 @@ def register_attention() -> None:
 
 
 def split_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    quick: bool = False,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return the attention's output, (B, Q, H, D), computed by transformers' fused attention."""
-    return _attention(module, query, key, value, attention_mask, options, quick=False), None
+    """Return the attention's output, (B, Q, H, D), computed by transformers' fused attention.
+
+    It is computed in one part where the mask has a row for each query, or there is no mask, else in two. With `quick`,
+    short parts are computed by plain attention, several times faster in bf16 on a CPU.
+    """
+    if attention_mask is not None and (first := query.shape[2] - attention_mask.shape[2]):
+        of_prompts = query[:, :, :first], key[:, :, :first], value[:, :, :first]
+        start, _ = split_attention(module, *of_prompts, None, quick=quick, **options)
+        rest, _ = split_attention(module, query[:, :, first:], key, value, attention_mask, quick=quick, **options)
+        return torch.cat([start, rest], dim=1), None
+    if quick and _plain_is_faster(query, key, attention_mask) and not options.get("dropout"):
+        scaling = options.get("scaling") or query.shape[-1] ** -0.5
+        return _plain(query, key, value, attention_mask, scaling), None
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    output: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, **options)[0]
+    return output, None
 
 
-def quick_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """Return the attention's output like `split_attention`, several times faster for short rows in bf16 on a CPU."""
-    return _attention(module, query, key, value, attention_mask, options, quick=True), None
+quick_attention = partial(split_attention, quick=True)
 
 
 def flex_attention(
@@ -86,30 +104,6 @@ def _compiled_flex_attention() -> Any:
 
     options: Any = {"fullgraph": True, "dynamic": True, "recompile_limit": MOST_COMPILATIONS}
     return torch.compile(library.flex_attention, **options)
-
-
-def _attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    options: dict[str, Any],
-    *,
-    quick: bool,
-) -> Tensor:
-    """Attend in one part where the mask has a row for each query, or there is no mask, else in two."""
-    if mask is not None and (first := query.shape[2] - mask.shape[2]):
-        of_prompts = query[:, :, :first], key[:, :, :first], value[:, :, :first]
-        start = _attention(module, *of_prompts, None, options, quick=quick)
-        rest = _attention(module, query[:, :, first:], key, value, mask, options, quick=quick)
-        return torch.cat([start, rest], dim=1)
-    if quick and _plain_is_faster(query, key, mask) and not options.get("dropout"):
-        return _plain(query, key, value, mask, options.get("scaling") or query.shape[-1] ** -0.5)
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    fused: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
-    return fused
 
 
 def _plain_is_faster(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
