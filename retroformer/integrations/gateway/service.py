@@ -49,12 +49,10 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        reflector = experiment.reflector.endpoint.base_url
-        if reflector is None:
-            reflector = SecretUrl(
-                await stack.enter_async_context(run_own_server(config.path, config.overrides, experiment))
-            )
-        writer = experiment.reflector.endpoint.model_copy(update={"base_url": reflector})
+        writer = experiment.reflector.endpoint
+        if writer.base_url is None:
+            url = await stack.enter_async_context(run_own_server(config.path, config.overrides, experiment))
+            writer = writer.model_copy(update={"base_url": SecretUrl(url)})
         connection = Connection(experiment, writer)
         stack.push_async_callback(asyncio.to_thread, connection.close)
         drafts = Drafts(experiment.store_url, experiment.name)
