@@ -95,9 +95,6 @@ def _manifest(checkpoint: Path) -> Path:
 def _delete_all_but(newest: Path, folder: Path) -> None:
     """Keep the last checkpoints up to `newest`. Later ones are damaged, and were skipped when the stage resumed."""
     kept = [path for path in _checkpoints(folder) if path <= newest][-KEPT:]
-    for old in _checkpoints(folder):
-        if old not in kept:
-            old.unlink()
-    for manifest in folder.glob("update-*.json"):
-        if manifest.with_suffix(".pt") not in kept:
-            manifest.unlink()
+    for path in (*_checkpoints(folder), *folder.glob("update-*.json")):
+        if path.with_suffix(".pt") not in kept:
+            path.unlink()
