@@ -146,9 +146,7 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[Rating]:
     """Read every rated reflection. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        reflections = _reflections(sources)
-        _refuse_unrated(sources, reflections)
-        return reflections
+        return _reflections(sources)
 
 
 def groups(experiment: Experiment) -> list[RatedGroup]:
@@ -159,10 +157,8 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
         ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
     """
     with _open(experiment, "collect") as sources:
-        reflections = _reflections(sources)
-        found = rated_groups(reflections)
+        found = rated_groups(_reflections(sources))
         if not found:
-            _refuse_unrated(sources, reflections)
             raise MissingInput(
                 f"No failure of the run {experiment.name!r} has reflections with different ratings: "
                 f"{_how_to_get_more(sources)}."
@@ -262,9 +258,11 @@ def _rated(sources: Sequence[_Source], *, recent: bool = False) -> Iterator[Rati
 
 
 def _reflections(sources: Sequence[_Source]) -> list[Rating]:
-    """Return the rated reflections of all domains that are not blank."""
+    """Return the rated reflections of all domains that are not blank. Raises MissingInput if there is none."""
     # A blank text is no advice: its retry tells nothing about advice.
-    return [rating for rating in _rated(sources) if rating.text.strip()]
+    reflections = [rating for rating in _rated(sources) if rating.text.strip()]
+    _refuse_unrated(sources, reflections)
+    return reflections
 
 
 def _refuse_unrated(sources: Sequence[_Source], rated: Sized) -> None:
