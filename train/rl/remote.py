@@ -84,11 +84,6 @@ def responder(stage: Stage) -> Respond:
     return RemoteSampler(train.generation, name, stage.checkpoints, train.quantization)
 
 
-def sampler_identity(answer: Respond) -> dict[str, Any]:
-    """Return the entry of metrics.json for the server that sampled the last update; {} for this process."""
-    return {"drawn_by": answer.identity} if isinstance(answer, RemoteSampler) else {}
-
-
 class RemoteSampler:
     """Samples responses of the policy by the server that a config names."""
 

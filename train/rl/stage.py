@@ -49,7 +49,7 @@ from . import grpo, ppo
 from .alarms import Describe, describer, first_alarms, with_alarms
 from .checkpoint import Checkpoints
 from .policy import SharedBase
-from .remote import responder, sampler_identity
+from .remote import RemoteSampler, responder
 from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Respond, Responses, SamplingSettings, sampling_settings
 
@@ -164,7 +164,7 @@ def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, update
             "resumed_from_update": resumed_from,
             "alarms": first_alarms(history),
             "history": history,
-            **sampler_identity(run.answer),
+            **({"drawn_by": run.answer.identity} if isinstance(run.answer, RemoteSampler) else {}),
         }
         tokens = sum(int(facts["tokens"] * settings.epochs) for facts in history)
         publish(stage, run.model.save_policy, metrics | run.meter.read(tokens, resumed_from))

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from retroformer.config.sections.train import Lora
 from retroformer.models.loading import load_adapter
 
-from ..base import keep_trainables_in_fp32, lora_config, save_memory, save_one_adapter, switched_to, trainable
+from ..base import keep_trainables_in_fp32, lora_config, save_memory, save_one_adapter, switched_to
 from ..rl.policy import POLICY, REFERENCE
 from ..shared_prompt.packed import Group, Packed, pack
 from ..shared_prompt.reading import computing, hidden_states, response_readings, trunk_of
@@ -107,10 +107,6 @@ class ActorCritic(nn.Module):
     def device(self) -> torch.device:
         device: torch.device = self.language_model.device
         return device
-
-    def actor_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the trained adapter."""
-        return trainable(self.language_model)
 
     def action_log_probs(self, states: Sequence[Group]) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the tokens of all actions, (B, A, T), and which actions exist, (B, A)."""

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from retroformer.config.sections.train import Sac
 
+from ..base import trainable
 from ..loop import clip_gradients
 from ..losses import soft_critic_loss, soft_policy_loss, soft_targets, soft_values
 from ..shared_prompt.packed import Group
@@ -144,7 +145,7 @@ class Play(Protocol):
 def make_optimizers(model: ActorCritic, settings: Sac) -> Optimizers:
     """Return the optimisers; their learning rate is constant."""
     return Optimizers(
-        torch.optim.Adam(model.actor_parameters(), lr=settings.learning_rate),
+        torch.optim.Adam(trainable(model.language_model), lr=settings.learning_rate),
         torch.optim.Adam(model.critics.parameters(), lr=settings.learning_rate),
     )
 
