@@ -4,6 +4,7 @@ Reads preference pairs; writes a LoRA adapter with a score head to runs/NAME/rew
 train/reward_audit.py measures on them what the scores are worth.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import correlation, fmean, pstdev
@@ -29,7 +30,7 @@ from .group_trainer import GroupReader, make_trainer
 from .losses import CENTRING, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
-from .shared_prompt.packed import Group, Packed, group_of
+from .shared_prompt.packed import Group, Groups, Packed
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -130,11 +131,8 @@ def audit(reader: GroupReader, tokenizer: Any, rated: Sequence[Rating]) -> dict[
 
 def scores_of(reader: GroupReader, texts: Sequence[Sample]) -> list[float]:
     """Score texts, those on one prompt in one row."""
-    of_prompt: dict[tuple[int, ...], list[Sample]] = {}
-    for sample in texts:
-        of_prompt.setdefault(tuple(sample.prompt_ids), []).append(sample)
     scores: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
-    groups = [group_of(of_one) for of_one in of_prompt.values()]
+    groups = list(Groups(texts, most_tokens=sys.maxsize))
     for group, scores_R in zip(groups, reader.measured(groups), strict=True):
         for response, score in zip(group.responses, scores_R.tolist(), strict=True):
             scores[tuple(group.prompt), tuple(response)] = score
