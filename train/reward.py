@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import correlation, fmean, pstdev
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -54,10 +53,7 @@ class Ranking:
 
 
 def train_reward_model(
-    stage: Stage,
-    pairs: Sequence[PreferencePair],
-    rated: Sequence[Rating] = (),
-    adapters: Mapping[str, Adapter] = MappingProxyType({}),
+    stage: Stage, pairs: Sequence[PreferencePair], rated: Sequence[Rating], adapters: Mapping[str, Adapter]
 ) -> None:
     """Train on the pairs of most tasks, measure on pairs and `rated` reflections of the held-out tasks, and publish.
 

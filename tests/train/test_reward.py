@@ -46,7 +46,7 @@ RATED = [
 def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny_base: Path, workplace: Path) -> None:
     experiment = tiny_experiment(workplace, tiny_base, reward={"learning_rate": 1e-2, "epochs": 4})
     stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], {})
-    train_reward_model(stage, PAIRS, RATED)
+    train_reward_model(stage, PAIRS, RATED, {})
     done = finished(stage)
     assert done
     metrics = done.model_dump()
@@ -77,7 +77,7 @@ def test_a_reward_model_reads_the_prompt(tiny_base: Path, workplace: Path) -> No
     ]
     quick: Any = {"micro_batch_tokens": 800, "reward": {"batch_size": 10, "learning_rate": 1e-2, "epochs": 12}}
     stage = make_stage("reward", tiny_experiment(workplace, tiny_base, **quick), [len(pairs)], {})
-    train_reward_model(stage, pairs)
+    train_reward_model(stage, pairs, (), {})
     done = finished(stage)
     assert done
     assert done.held_out_pairs == 6
@@ -104,7 +104,7 @@ def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: P
     (start / "metrics.json").write_text(json.dumps({"training_domains": [trained.model_dump()]}))
     adapters = {"start": require_adapter(start)}
     stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], adapters)
-    train_reward_model(stage, PAIRS, adapters=adapters)
+    train_reward_model(stage, PAIRS, (), adapters)
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (start, stage.folder))
     assert [after.pop(name) for name in list(after) if name.endswith(SCORE_HEAD)]
     assert before.keys() == after.keys()
