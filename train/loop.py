@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -80,10 +80,8 @@ def stop_requested() -> bool:
     return processes.total(float(_asked.is_set())) > 0
 
 
-class Tracker(Protocol):
-    """Records the values of one step."""
-
-    def __call__(self, step: int, values: Mapping[str, float]) -> None: ...
+Tracker = Callable[[int, Mapping[str, float]], None]
+"""Records the values of the step with a number."""
 
 
 @contextmanager

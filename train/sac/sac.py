@@ -27,9 +27,9 @@ says that the mean of the embeddings of the generated text, of 768 dimensions, r
    the highest likelihood; `same_as_served` in the history says how often it does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -136,10 +136,8 @@ class PlayedEpisode(NamedTuple):
     facts: Mapping[str, float]
 
 
-class Play(Protocol):
-    """Plays the task of an episode with the current policy, sampling by torch's random state."""
-
-    def __call__(self, episode: int) -> PlayedEpisode: ...
+Play = Callable[[int], PlayedEpisode]
+"""Plays the task of an episode with the current policy, sampling by torch's random state."""
 
 
 def make_optimizers(model: ActorCritic, settings: Sac) -> Optimizers:
