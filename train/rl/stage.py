@@ -127,11 +127,9 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapter
     lengths = [len(row) + experiment.reflector.max_new_tokens for row in ids]
     longest = max(lengths, default=0)
     preflight(stage, "prompts with their response", lengths, longest, adapters)
-    sft, reward = (adapters[name].folder if name in adapters else None for name in ("sft", "reward"))
-    assert sft is not None
+    sft, reward = adapters["sft"].folder, adapters["reward"].folder if "reward" in adapters else None
     checkpointing = experiment.train.gradient_checkpointing
     model = SharedBase(load_base(experiment.train), sft, reward, gradient_checkpointing=checkpointing)
-    optimizer: torch.optim.Optimizer
     if isinstance(settings, Ppo):
         optimizer = ppo.make_optimizer(model, settings)
     else:
