@@ -9,6 +9,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retroformer.agents.attempt_result import parse_score
 from retroformer.agents.messages import readable_messages
+from retroformer.endpoint.compression import UnreadableBody, decompressed
 from retroformer.endpoint.request_guard import (
     BODY_SECONDS,
     JSON,
@@ -33,7 +35,7 @@ from retroformer.files.bounded import first_fault
 from retroformer.files.text import json_value, storable
 from retroformer.integrations.gateway.answers import RecordedAnswer, forward, json_object
 from retroformer.integrations.gateway.runs import NoAttemptToScore, Runs
-from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream, unpack
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS, Body, Upstream
 
 BUSY = web.AppKey("busy", set[web.RequestHandler])
 """Connections with a request in progress."""
@@ -84,8 +86,9 @@ class Gateway:
 
     async def _record_call(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
         body = await _body(request)
-        plain = unpack(body, request.headers.get("Content-Encoding", ""))
-        asked = json_object(plain or b"")
+        asked = dict[str, Any]()
+        with suppress(UnreadableBody):
+            asked = json_object(decompressed(body, request.headers.get("Content-Encoding", ""), LARGEST_BYTES))
         listed = asked.get("messages")
         messages = readable_messages(listed) if isinstance(listed, list) else []
         call = await self._runs.begin(run, task, messages) if messages else None

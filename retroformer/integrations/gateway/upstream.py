@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from retroformer.endpoint.compression import ENCODINGS, UnreadableBody, decompressed
+from retroformer.endpoint.compression import ENCODINGS
 from retroformer.endpoint.http_client import reason_of, route
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, EndpointFailure
@@ -133,11 +133,3 @@ def _request_headers(request: web.BaseRequest, *, changed: bool, read: bool) -> 
         known = [part for part in offered if part.partition(";")[0].strip().lower() in (*ENCODINGS, "identity")]
         headers[hdrs.ACCEPT_ENCODING] = ", ".join(known) or "identity"
     return headers
-
-
-def unpack(body: bytes, encoding: str) -> bytes | None:
-    """Return a body without its compression; None if it cannot be read, is cut short or is too large."""
-    try:
-        return decompressed(body, encoding, LARGEST_BYTES)
-    except UnreadableBody:
-        return None
