@@ -109,7 +109,7 @@ def _plain(attributes: list[_Attribute]) -> dict[str, Any]:
 class SpanStatus(_Fields):
     """Status that the program set: 2 is an error."""
 
-    code: Annotated[int, BeforeValidator(lambda code: _STATUS_CODES.get(code, code)), Field(ge=0, le=2)] = 0
+    code: Annotated[int, BeforeValidator(lambda code: _STATUS_CODES.get(str(code), code)), Field(ge=0, le=2)] = 0
 
 
 class _AttributeList:

@@ -65,6 +65,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "events that are no list": (field("events", 7), "events"),
     "a status of 7": (field("status", {"code": 7}), "status.code"),
     "a status of words": (field("status", {"code": "BAD"}), "status.code"),
+    "a status in a list": (field("status", {"code": [2]}), "status.code"),
     "an empty task": (attribute("retroformer.task.id", ""), "'retroformer.task.id'"),
     "a list of tasks": (attribute("retroformer.task.id", ["a"]), "'retroformer.task.id'"),
     "a score above 1": (attribute("retroformer.score", 1.5), "'retroformer.score'"),
