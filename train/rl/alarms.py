@@ -1,6 +1,7 @@
 """Alarms of PPO and GRPO, and the facts of responses that they read.
 
-An alarm says that a policy degenerates. It reads the texts, not whether the advice still helps: `eval` measures that.
+An alarm says that a policy degenerates. It compares an update with the first one, whose responses came from the SFT
+policy, so it says that the texts have changed in kind, not whether the advice still helps: `eval` measures that.
 """
 
 import logging
@@ -27,7 +28,8 @@ ALIKE = 0.1
 def repetition(texts: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, float]:
     """Return the facts of one batch.
 
-    alike: share of the pairs of responses to two different prompts that are the same text; 0 if all prompts are equal.
+    alike: share of the pairs of responses to two different prompts that are the same text, to the letter; 0 if all
+    prompts are equal.
     copied_from_attempt: mean share of copies from the prompt's last message, which has the failed attempt.
     restating: share of responses of which at least half is copied from that message.
     copied_from_instruction: mean share of copies from the earlier messages only: the instruction, and few-shot examples
@@ -65,26 +67,29 @@ def describer(tokenizer: Any, prompts: Sequence[Prompt], prompt_ids: Sequence[li
 
 
 class Alarm(NamedTuple):
-    """What an alarm says, the facts that it reads, and when it is on."""
+    """What an alarm says, and the bounds of facts, of which one must be crossed."""
 
     says: str
-    reads: tuple[str, ...]
-    is_on: Callable[[Facts, Facts], bool]
-    """Given the facts of the first update, whose responses came from the SFT policy, and of this one."""
+    crossed: Mapping[str, Callable[[float, float], bool]]
+    """By fact: whether its value in the first update and the one now have crossed the bound."""
+
+    def is_on(self, first: Facts, now: Facts) -> bool:
+        """Return True if the update `now` crosses a bound; `first` is the first update.
+
+        A fact that the first update lacks, as an earlier version did not record it, crosses none.
+        """
+        return any(name in first and crossed(first[name], now[name]) for name, crossed in self.crossed.items())
 
 
 ALARMS: Mapping[str, Alarm] = MappingProxyType(
     {
-        # Updates that an earlier version recorded have no `alike`.
+        # Stored reflections, and an SFT policy without much to say, are alike from the first update on.
         "alarm_collapse": Alarm(
-            "the policy says the same to different failures", ("alike",), lambda _, now: now.get("alike", 0.0) > ALIKE
+            "the policy says the same to different failures", {"alike": lambda first, now: now > first + ALIKE}
         ),
         "alarm_length": Alarm(
             "the responses have grown or do not end",
-            ("ended", "response_tokens"),
-            lambda first, now: (
-                now["ended"] < 0.75 * first["ended"] or now["response_tokens"] > 2 * first["response_tokens"]
-            ),
+            {"ended": lambda first, now: now < 0.75 * first, "response_tokens": lambda first, now: now > 2 * first},
         ),
     }
 )
@@ -114,8 +119,6 @@ def first_alarms(history: Sequence[Facts]) -> list[str]:
     for update, now in enumerate(history, start=1):
         for name, alarm in ALARMS.items():
             if name not in sentences and alarm.is_on(history[0], now):
-                changes = (
-                    f"{each} {history[0].get(each, 0.0):.2f} at first and {now[each]:.2f} now" for each in alarm.reads
-                )
+                changes = (f"{each} {history[0][each]:.2f} at first and {now[each]:.2f} now" for each in alarm.crossed)
                 sentences[name] = f"Update {update}: {alarm.says} ({', '.join(changes)})."
     return list(sentences.values())

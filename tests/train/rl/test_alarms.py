@@ -79,10 +79,10 @@ def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("change", "alarm"),
     [
-        ({"alike": 0.11}, "alarm_collapse"),
+        ({"alike": 0.12}, "alarm_collapse"),
         ({"ended": 0.74}, "alarm_length"),
         ({"response_tokens": 41.0}, "alarm_length"),
-        ({"alike": 0.09, "ended": 0.76, "response_tokens": 39.0}, None),
+        ({"alike": 0.1, "ended": 0.76, "response_tokens": 39.0}, None),
         ({"alike": 0.0, "response_tokens": 2.0}, None),
     ],
 )
@@ -101,18 +101,26 @@ def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> N
     ]
 
 
-def test_the_first_update_rings_only_if_the_sft_policy_says_the_same_to_everything() -> None:
+def test_the_first_update_never_rings() -> None:
     assert first_alarms(history_of()) == []
-    far = {"ended": 0.0, "response_tokens": 99.0}
-    assert alarm_facts([], {"alike": 0.0, **far}) == {"alarm_collapse": 0.0, "alarm_length": 0.0}
-    assert alarm_facts([], {"alike": 0.9, **far}) == {"alarm_collapse": 1.0, "alarm_length": 0.0}
+    assert alarm_facts([], {"alike": 0.9, "ended": 0.0, "response_tokens": 99.0}) == {
+        "alarm_collapse": 0.0,
+        "alarm_length": 0.0,
+    }
 
 
-def test_a_run_that_an_earlier_version_began_goes_on() -> None:
+def test_texts_that_were_alike_from_the_beginning_are_no_collapse() -> None:
+    """As stored reflections are, which the policy did not write."""
+    assert first_alarms([FIRST | {"alike": 0.5}, FIRST | {"alike": 0.55}]) == []
+    (said,) = first_alarms([FIRST | {"alike": 0.5}, FIRST | {"alike": 0.61}])
+    assert said.startswith("Update 2: the policy says the same to different failures (alike 0.50 at first")
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_without_the_fact_that_its_first_update_lacks() -> None:
     before = {"distinct_2": 0.5, "ended": 1.0, "response_tokens": 20.0}
-    assert first_alarms([before, before, FIRST]) == []
-    (said,) = first_alarms([before, FIRST | {"alike": 0.5}])
-    assert said.startswith("Update 2: the policy says the same to different failures")
+    assert first_alarms([before, FIRST | {"alike": 0.5}]) == []
+    (said,) = first_alarms([before, FIRST | {"ended": 0.5}])
+    assert said.startswith("Update 2: the responses have grown or do not end")
 
 
 def test_updates_recorded_without_alarms_ring_as_well() -> None:
