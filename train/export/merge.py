@@ -32,7 +32,7 @@ from retroformer.models.precision import Dtype, serving_dtype
 from retroformer.models.prompt_template import prompt_template
 from retroformer.run.provenance import code_version, folder_sha256, package_versions
 
-from ..adapter import require_adapter
+from ..adapter import Adapter, require_adapter
 from ..base import CPU, device, load_base, load_tokenizer
 from ..data import inputs
 from ..data.samples import AdviceText, samples
@@ -95,12 +95,7 @@ def merge(experiment: Experiment, name: str) -> Path:
     }
     if template_settings := experiment.train.chat_template_kwargs:
         facts["chat_template_kwargs"] = template_settings
-    # That the adapter is the trained one is known: `require_adapter` compares its hash.
-    if facts["base_sha256"] != (trained_on := trained.metrics.inputs["base"]):
-        raise ProvenanceError(
-            f"The base model of {adapter} has sha256 {facts['base_sha256'][:12]}, but had {trained_on[:12]} in "
-            f"training: restore it, or run `retroformer train {name} EXPERIMENT.yaml` again."
-        )
+    _require_as_trained(trained, facts)
     folder = adapter.with_name(f"{adapter.name}-merged")
     if (written := _facts(folder)).items() >= facts.items():
         if any(folder.glob("*.safetensors")) and folder_sha256(folder) == written.get("model_sha256"):
@@ -184,6 +179,19 @@ def require_agreement(agreement: Agreement, dtype: str) -> None:
             f"{agreement.mean_of_adapter:.2g}: more than a tenth of what it learned would be lost, and nothing was "
             f"written{exact}."
         )
+
+
+def _require_as_trained(adapter: Adapter, facts: dict[str, Any]) -> None:
+    metrics = adapter.metrics
+    for what, sha256, trained in (
+        ("adapter", facts["adapter_sha256"], metrics.adapter_sha256 or ""),
+        ("base model", facts["base_sha256"], metrics.inputs.get("base", "")),
+    ):
+        if sha256 != trained:
+            raise ProvenanceError(
+                f"The {what} of {adapter.folder} has sha256 {sha256[:12]}, but {trained[:12] or 'none'} was recorded "
+                f"in training: restore it, or run `retroformer train {facts['stage']} EXPERIMENT.yaml` again."
+            )
 
 
 def _facts(folder: Path) -> dict[str, Any]:

@@ -114,6 +114,17 @@ def test_an_adapter_or_a_base_that_changed_since_training_is_refused(tiny_base: 
     assert not (workplace / "runs/tiny/sft-merged").exists()
 
 
+def test_an_adapter_whose_hash_was_not_recorded_in_training_is_refused(tiny_base: Path, workplace: Path) -> None:
+    config, metrics = trained(workplace, tiny_base), workplace / "runs/tiny/sft/metrics.json"
+    recorded = json.loads(metrics.read_text())
+    for lost in ("adapter_sha256", "inputs"):
+        metrics.write_text(json.dumps({name: value for name, value in recorded.items() if name != lost}))
+        with pytest.raises(
+            ProvenanceError, match=r"has sha256 \w+, but none was recorded in training: restore it, or run "
+        ):
+            merge(load(config), "sft")
+
+
 def test_an_adapter_that_is_lost_in_bfloat16_is_refused_with_a_remedy(tiny_base: Path, workplace: Path) -> None:
     config = trained(workplace, tiny_base, size=0.002)
     with pytest.raises(
