@@ -31,7 +31,7 @@ def _arm(settings: Any, info: ValidationInfo) -> Any:
     kinds, kind = arm_kinds(environment), settings.get("kind")
     if kind is None:
         return Arm.model_validate(settings)
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         *names, last = kinds
         message = f"there is no {kind} advice for {environment.name}; take {', '.join(names)} or {last}"
         fault = PydanticCustomError("arm", "{message}", {"message": message})

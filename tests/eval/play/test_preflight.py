@@ -241,6 +241,7 @@ def test_an_arm_that_cannot_be_played_is_refused_before_anything_is(
             "nothing.kind=nothing",
             "kind: there is no nothing advice for alfworld; take none, phrase, placebo, ",
         ),
+        ("nothing.kind=[none]", "kind: there is no ['none'] advice for alfworld; take none, phrase, placebo, "),
         ("trained.model=[]", "model: Value error, name at least one model. Found []."),
         ("trained.actor_model=[]", "actor_model: Value error, name at least one model. Found []."),
         ("trained.model=[ppo, ppo]", "model: Value error, two models would be stored under one name; leave one of "),
