@@ -35,14 +35,13 @@ from retroformer.method.records import Key, Memory, Message, Outcome, Task
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 
-CONFIG = """
-run: benchmark
-environment: {name: alfworld, source: generated, max_steps: 50}
-loop: {actions: 12, repetitions: 12, retries: 0, concurrency: 16}
-actor: {kind: react, endpoint: {model: fixed-latency}}
-"""
-
 TASKS, CONCURRENCY, ROUNDS = 64, 16, 3
+CONFIG = f"""
+run: benchmark
+environment: {{name: alfworld, source: generated, max_steps: 50}}
+loop: {{actions: 12, repetitions: 12, retries: 0, concurrency: {CONCURRENCY}}}
+actor: {{kind: react, endpoint: {{model: fixed-latency}}}}
+"""
 LATENCY_SECONDS, CAPACITY = 0.2, 16
 """Time of an answer of the local endpoint, which few models beat, and the requests that it answers at a time."""
 
