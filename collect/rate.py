@@ -1,7 +1,6 @@
 """Algorithm 1 over a whole split: play, reflect on failures, play again, rate."""
 
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
 
@@ -12,7 +11,7 @@ from retroformer.config.parts import check_prompts, parts, require_addresses
 from retroformer.config.sections.base import RetryPlan
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.method.pairs import count_ratings
-from retroformer.method.rating import FEW_POSITIVES, Rating, count_signs, ratings
+from retroformer.method.rating import FEW_POSITIVES, Rating, ratings
 from retroformer.method.records import Outcome, Task
 from retroformer.run.arm_names import collect_arm
 from retroformer.run.attempts import Experience
@@ -46,12 +45,13 @@ async def rate_reflections(config: Config) -> str:
             unfinished = await _play(config, ledger, tasks, counts)
         if store.played_tasks(arm).isdisjoint(task.id for task in tasks):
             raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {store.last_cause(arm)}")
-        held, helped = summary(store, arm, tasks, experiment)
+        held = summary(store, arm, tasks, experiment)
         if unfinished:
             raise InfrastructureFailure(
                 f"{held}\n{len(unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
                 f"again to go on. The last cause: {store.last_cause(arm)}"
             )
+        helped = sum(rated.rating > 0 for rated in ratings(store, arm))
         if helped < FEW_POSITIVES:
             logger.warning(
                 "Only %d pieces of advice helped, and SFT needs some %d to imitate: let a stronger model write "
@@ -102,13 +102,12 @@ async def _experience(
         yield components.experience(ledger, arm, reflector, experiment.collect)
 
 
-def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experiment) -> tuple[str, int]:
+def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experiment) -> str:
     """Summarise what the store holds about these tasks, in five lines; in six if `train.rated_by` rates them anew.
 
-    Returns also how many pieces of advice of the whole arm helped. Raises ConfigError: `train.rated_by` names no return
-    of this environment.
+    Raises ConfigError: `train.rated_by` names no return of this environment.
     """
-    chosen, signs = {task.id for task in tasks}, Counter[str]()
+    chosen = {task.id for task in tasks}
 
     def count(rated: Iterable[Rating]) -> str:
         return count_ratings([(one for one in rated if one.task_id in chosen)])
@@ -118,15 +117,14 @@ def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experim
     anew, name = rerating(experiment), experiment.train.rated_by
     rated_anew = [] if anew is None else [f"rated anew   by {name}: {count(ratings(store, arm, anew=anew))}"]
     usage = store.usage(arm)
-    text = "\n".join(
+    return "\n".join(
         [
             f"tasks        {len(first)} of {len(tasks)} played, {first.count(Outcome.SUCCESS)} solved at trial 0",
             f"rollouts     {len(attempts)} valid, {store.arm_counts()[arm].invalid} invalid attempts so far",
-            f"reflections  {count(count_signs(ratings(store, arm), signs))}",
+            f"reflections  {count(ratings(store, arm))}",
             *rated_anew,
             f"tokens       {usage.prompt_tokens} prompt, {usage.completion_tokens} completion in {usage.calls} calls, "
             f"{usage.dollars:.2f} dollars",
             f"store        {store.url}",
         ]
     )
-    return text, signs["positive"]
