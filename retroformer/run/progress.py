@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -27,7 +28,8 @@ class ProgressLine:
         self.title, self.total, self.done, self.words = title, total, min(done, total), ""
         self._console, self._clock = console, clock
         self._began = self._written = clock()
-        self._done_at_first = self.done
+        self.earlier = self.done
+        """Units that an earlier command finished, which say nothing about the time to come."""
 
     def show(self, done: int, words: str) -> None:
         """Show the number of finished units and a status text."""
@@ -39,17 +41,18 @@ class ProgressLine:
         """Write a line of a log."""
         self._written = self._clock()
         taken = _clock_time(self._written - self._began)
-        text = f"{self.title}  {self.done}/{self.total}  {taken}{self._left()}  {self.words}".rstrip()
+        left = f", {self.left()}" if self.left() else ""
+        text = f"{self.title}  {self.done}/{self.total}  {taken}{left}  {self.words}".rstrip()
         # Written without Rich, which would break a long line at 80 columns.
         self._console.file.write(f"{text}\n")
         self._console.file.flush()
 
-    def _left(self) -> str:
+    def left(self) -> str:
         """Return the time that the units to come will take if they take as long as those so far."""
-        taken = self.done - self._done_at_first
-        if not 0 < taken < self.total - self._done_at_first:
+        taken = self.done - self.earlier
+        if not 0 < taken < self.total - self.earlier:
             return ""
-        return f", {_clock_time((self._written - self._began) / taken * (self.total - self.done))} left"
+        return f"{_clock_time((self._clock() - self._began) / taken * (self.total - self.done))} left"
 
 
 def _clock_time(seconds: float) -> str:
@@ -73,6 +76,8 @@ class Tally:
     def done(self, attempts: Sequence[AttemptRow] = (), tasks: int = 1) -> None:
         """Count `tasks` more finished tasks or units; `attempts` are those that were already in the store."""
         self.counts.update(attempt.outcome for attempt in attempts)
+        if attempts:
+            self._line.earlier += tasks
         self._line.show(self._line.done + tasks, str(self))
 
     def __str__(self) -> str:
@@ -111,16 +116,16 @@ def line(
 
 def _live_bar(line: ProgressLine, console: Console) -> Live:
     """Return a bar on one row, whose title wraps if the terminal is narrow, with the status text under it."""
-    measures = (MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn)
+    measures = (MofNCompleteColumn, TimeElapsedColumn, partial(TextColumn, "{task.fields[left]}"))
     bar = Progress(
         TextColumn("{task.description}", table_column=Column()),
         BarColumn(20, table_column=Column(no_wrap=True)),
         *(measure(table_column=Column(no_wrap=True)) for measure in measures),
     )
-    task = bar.add_task(line.title, total=line.total, completed=line.done)
+    task = bar.add_task(line.title, total=line.total, completed=line.done, left="")
 
     def draw() -> Group:
-        bar.update(task, completed=line.done)
+        bar.update(task, completed=line.done, left=line.left())
         return Group(bar.get_renderable(), *([Text(line.words)] if line.words else []))
 
     return Live(get_renderable=draw, console=console)

@@ -3,7 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from retroformer.run.progress import LOG_SECONDS, line, tally
+from retroformer.run.progress import LOG_SECONDS, Tally, line, tally
+from retroformer.run.store import AttemptRow
 
 
 class Clock:
@@ -48,6 +49,17 @@ def test_a_log_gets_a_line_at_intervals() -> None:
         "train ppo  6/10  0:30, 1:00 left  score +0.20",
         "train ppo  7/10  1:35, 1:35 left  score +0.30",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["log", "terminal"])
+def test_tasks_of_an_earlier_command_do_not_shorten_the_time_left(*, terminal: bool) -> None:
+    console, clock = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None), Clock()
+    with line("collect", 104, console=console, clock=clock) as progress:
+        counts = Tally(progress)
+        counts.done([AttemptRow("task", 0, 0, 0, "success", None, 1.0)], 100)
+        clock.seconds = 60.0
+        counts.done()
+    assert any("3:00 left" in row for row in written(console))
 
 
 def test_a_stage_that_fails_leaves_its_last_state_in_the_log() -> None:
