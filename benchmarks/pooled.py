@@ -47,8 +47,8 @@ def results_of(config: Path, run: str) -> dict[str, Any]:
         stored = set(chain.from_iterable(names.values()))
         again = [arm for arm in store.arms() if arm not in stored and without_version(arm) in stored]
         plan = (store.conditions(FIRST_TRIAL) or {}).get("plan_sha256")
-    if left := max(arm.incomplete for arm in results):
-        sys.exit(f"{left} tasks of {run} are unfinished: run `retroformer eval {config} run={run}` first.")
+    if unfinished := max(arm.incomplete for arm in results):
+        sys.exit(f"{unfinished} tasks of {run} are unfinished: run `retroformer eval {config} run={run}` first.")
     if again:
         sys.exit(f"{run} has results of two adapters for {without_version(again[0])}: evaluate in another run.")
     return {

@@ -50,9 +50,9 @@ def differences(work: StageWork, groups: Groups | None = None) -> Difference:
     (loss, gradient), (trl_loss, expected) = (_first_batch(side, groups) for side in (work, on_trl(work)))
     if gradient.keys() != expected.keys():
         raise AssertionError(f"Only one side trains {gradient.keys() ^ expected.keys()}.")
-    each = [float((gradient[name] - value).norm() / value.norm()) for name, value in expected.items()]
-    whole, other = (torch.cat([side[name].flatten() for name in expected]) for side in (gradient, expected))
-    return Difference(abs(loss / trl_loss - 1), float((whole - other).norm() / other.norm()), max(each))
+    of_parameters = [float((gradient[name] - value).norm() / value.norm()) for name, value in expected.items()]
+    ours, theirs = (torch.cat([side[name].flatten() for name in expected]) for side in (gradient, expected))
+    return Difference(abs(loss / trl_loss - 1), float((ours - theirs).norm() / theirs.norm()), max(of_parameters))
 
 
 def _first_batch(work: StageWork, groups: Groups) -> tuple[float, dict[str, Tensor]]:

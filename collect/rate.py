@@ -110,7 +110,7 @@ def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experim
     chosen = {task.id for task in tasks}
 
     def count(rated: Iterable[Rating]) -> str:
-        return count_ratings([(one for one in rated if one.task_id in chosen)])
+        return count_ratings([(rating for rating in rated if rating.task_id in chosen)])
 
     attempts = [attempt for attempt in store.attempt_rows(arm) if attempt.task_id in chosen]
     first = [attempt.outcome for attempt in attempts if attempt.trial == 0]

@@ -169,8 +169,8 @@ def monitor(
     if once:
         print(look(experiment))
         return
-    for found in keep_looking(experiment, every):
-        print(found, flush=True)
+    for finding in keep_looking(experiment, every):
+        print(finding, flush=True)
 
 
 @app.command(

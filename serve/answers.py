@@ -106,7 +106,7 @@ class EngineAnswers(Answers):
     async def _generate(self, request: GenerationRequest, target: Target) -> AsyncGenerator[dict[int, Output], None]:
         candidates = await asyncio.to_thread(self._candidates, request, target)
         if len(candidates[0]) > 1:
-            best = [write_best(self._engine, self.model, each, target.reward) for each in candidates]
+            best = [write_best(self._engine, self.model, candidate, target.reward) for candidate in candidates]
             yield dict(enumerate(await asyncio.gather(*best)))
             return
         async with contextlib.aclosing(_outputs(self._engine, [only for (only,) in candidates])) as outputs:

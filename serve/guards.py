@@ -117,6 +117,6 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ClientDisconnect
     finally:
-        for each in (task, leaving):
-            each.cancel()
+        for started in (task, leaving):
+            started.cancel()
         await asyncio.wait({task, leaving})

@@ -255,7 +255,7 @@ def prompt_tokens(model: ChatTokenizer, prompt: Prompt) -> list[int]:
         tokens = prompt
     else:
         try:
-            text = prompt if isinstance(prompt, str) else model.render([each.model_dump() for each in prompt.messages])
+            text = prompt if isinstance(prompt, str) else model.render([turn.model_dump() for turn in prompt.messages])
         except Exception as error:  # Chat templates are third-party programs and may raise anything.
             raise Refusal(400, f"The model's chat template refuses this: {error}.", "messages") from error
         if len(text) > model.longest_text:

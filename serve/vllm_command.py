@@ -39,7 +39,7 @@ def vllm_command(experiment: Experiment, names: ServedNames) -> list[str]:
     longest = min(context, max(LONG_ENOUGH, experiment.train.max_length))
     command = ["vllm", "serve", str(base), "--served-model-name", "base", "--enable-lora"]
     command += ["--dtype", base_dtype(base) if experiment.serve.dtype == "auto" else experiment.serve.dtype]
-    command += ["--max-lora-rank", str(min(each for each in RANKS if each >= rank))]
+    command += ["--max-lora-rank", str(min(allowed for allowed in RANKS if allowed >= rank))]
     command += ["--max-loras", str(min(ON_GPU, len(names.adapters) + 2)), "--max-cpu-loras", str(IN_MEMORY)]
     command += ["--max-model-len", str(longest), "--generation-config", "vllm"]
     command += ["--gpu-memory-utilization", f"{experiment.serve.gpu_share:g}"]

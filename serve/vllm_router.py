@@ -137,7 +137,7 @@ class VllmServers:
 
     async def complete(self, body: Mapping[str, Any]) -> list[_RoutedChoice]:
         """Return the texts that the least busy server writes. Raises Refusal if they are not of the model asked for."""
-        name, url = body["model"], min(self._urls, key=lambda each: self._busy[each])
+        name, url = body["model"], min(self._urls, key=self._busy.__getitem__)
         self._in_use[name] += 1
         self._busy[url] += 1
         try:
@@ -299,7 +299,9 @@ def connect(
     for name, folder in settings.names.adapters.items():
         adapter = _load(served, name, folder)
         its = {
-            each: target._replace(adapter=adapter) for each, target in targets.items() if target.adapter == str(folder)
+            model_name: target._replace(adapter=adapter)
+            for model_name, target in targets.items()
+            if target.adapter == str(folder)
         }
         served.replace((), its)
     threading.Thread(target=servers.watch, name="vLLM", daemon=True).start()

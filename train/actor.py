@@ -103,5 +103,5 @@ def counts(demonstrations: Sequence[Demonstration]) -> dict[str, Any]:
         "demonstrations": len(demonstrations),
         "games": len({demonstration.task_id for demonstration in demonstrations}),
         "kinds": dict(sorted(Counter(demonstration.kind for demonstration in demonstrations).items())),
-        "solved": dict(sorted(Counter(each.kind for each in demonstrations if each.solved).items())),
+        "solved": dict(sorted(Counter(game.kind for game in demonstrations if game.solved).items())),
     }

@@ -219,7 +219,7 @@ def finished(stage: Stage) -> StageMetrics | None:
     if metrics.fingerprint != stage.fingerprint:
         if processes.is_main():
             # Names alone, since values may be hashes.
-            changed = ", ".join(each.partition("=")[0] for each in differences(metrics.inputs, stage.inputs))
+            changed = ", ".join(entry.partition("=")[0] for entry in differences(metrics.inputs, stage.inputs))
             logger.warning("%s has other inputs now (%s): it is trained again, from the start.", stage.folder, changed)
         return None
     return sound_adapter(stage.folder, metrics).metrics

@@ -121,12 +121,12 @@ def main() -> int:
         run_piece(chosen.piece, out)
     (out / "pieces").mkdir(parents=True, exist_ok=True)
     done = {result.name for result in finished(out) if not result.fault}
-    left = [name for name in pieces() if chosen.only in name and name not in done]
-    while left and time.monotonic() - began < chosen.seconds:
-        result = in_process_of_its_own(left.pop(0), out)
+    waiting = [name for name in pieces() if chosen.only in name and name not in done]
+    while waiting and time.monotonic() - began < chosen.seconds:
+        result = in_process_of_its_own(waiting.pop(0), out)
         write_report(out, finished(out), len(pieces()))
         print(f"{result.name}: {result.seconds:.0f} s {result.fault}", flush=True)
-    print(f"{out / 'report.md'}; {len(left)} pieces are left" + (": run the same command again" if left else ""))
+    print(f"{out / 'report.md'}; {len(waiting)} pieces are left" + (": run the same command again" if waiting else ""))
     if len(finished(out)) == len(pieces()):
         for models in (Path("/dev/shm/retroformer-gpu-kit"), out / "models"):
             shutil.rmtree(models, ignore_errors=True)

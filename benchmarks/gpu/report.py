@@ -41,9 +41,9 @@ def write_report(out: Path, results: Sequence[Result], pieces: int) -> None:
     for result in results:
         rows_of.setdefault(result.name.partition("/")[0], []).extend(result.rows)
     goals = list(_goals(rows_of.get("step", [])))
-    whole = {"device": device_name(), "pieces": pieces, "goals": goals}
-    whole["results"] = [result._asdict() for result in results]
-    (out / "report.json").write_text(json.dumps(whole, indent=2) + "\n")
+    report = {"device": device_name(), "pieces": pieces, "goals": goals}
+    report["results"] = [result._asdict() for result in results]
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     seconds = sum(result.seconds for result in results)
     lines = [
         "# What runs on a GPU\n",

@@ -91,13 +91,13 @@ def keep_looking(experiment: Experiment, every_seconds: float) -> Iterator[str]:
     last = ""
     while True:
         try:
-            found = look(experiment)
+            finding = look(experiment)
         except RetroformerError as error:
             logger.warning("The monitor looks again in %g seconds: %s", every_seconds, error)
         else:
-            if found != last:
-                yield found
-            last = found
+            if finding != last:
+                yield finding
+            last = finding
         time.sleep(every_seconds)
 
 

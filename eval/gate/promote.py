@@ -68,10 +68,10 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Pr
     experiment = load_config(path, overrides).experiment
     _refuse_config(experiment)
     history = History(experiment.folder)
-    known = history.records()
+    earlier = history.records()
     candidate = history.keep(name, _folder_of_candidate(experiment, name))
-    baseline = None if against == "none" else current_of(known)
-    _refuse_candidate(known, candidate, baseline)
+    baseline = None if against == "none" else current_of(earlier)
+    _refuse_candidate(earlier, candidate, baseline)
     adapters = [adapter for adapter in (candidate, baseline) if adapter is not None]
     # Names that depend on nothing but the content: the conditions of an adapter's retries are then always the same.
     served = [f"serve.adapters.{served_name(adapter)}={history.folder_of(adapter)}" for adapter in adapters]
@@ -85,7 +85,7 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Pr
         refuse_adapter_trained_on(experiment, str(adapter), history.folder_of(adapter), tasks)
     check_prompts(config.experiment)
     shuffled = random.Random(f"gate {experiment.seed}").sample(tasks, len(tasks))
-    return PromotionTest(history, known, candidate, baseline, config, tuple(shuffled))
+    return PromotionTest(history, earlier, candidate, baseline, config, tuple(shuffled))
 
 
 def served_name(adapter: PromotedAdapter) -> str:
@@ -213,8 +213,8 @@ async def _play(plan: PromotionTest, components: Parts, ledger: Ledger) -> tuple
     for adapter in (plan.candidate, plan.baseline):
         arms[_stored_arm(adapter)] = NoAdviceArm() if adapter is None else ModelArm(model=served_name(adapter))
     played = [evaluation.played_arm(stored, arm, GATE_FIRST_TRIAL) for stored, arm in arms.items()]
-    for one in played:
-        store.declare(one.stored, one.conditions)
+    for played_arm in played:
+        store.declare(played_arm.stored, played_arm.conditions)
     first, *sides = map(evaluation.experience_of, played)
     differences, openings = list[float](), dict[str, str]()
     test = sequential_test(differences, LEVEL)

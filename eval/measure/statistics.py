@@ -67,7 +67,10 @@ def bootstrap(values: Floats | Groups, clusters_T: NDArray[np.str_] | None = Non
     columns, counts_P = np.unique(columns, axis=1, return_counts=True)
     sums_SP, sizes_P = columns[:-1], columns[-1]
     generator = np.random.default_rng(_SEED)
-    shares = [generator.multinomial(len(of), np.full(len(of), 1 / len(of)), size=draws) / len(of) for of in groups]
+    shares = [
+        generator.multinomial(len(group), np.full(len(group), 1 / len(group)), size=draws) / len(group)
+        for group in groups
+    ]
     shares_DS = np.concatenate(shares, axis=1)
     means_D = np.empty(draws)
     draws_at_once = max(1, _COUNTS_AT_ONCE // len(counts_P))
@@ -178,8 +181,8 @@ def shared_first_arm(results: Sequence[ArmResult]) -> ArmResult:
 
 
 def comparison(first: ArmResult, second: ArmResult) -> Comparison:
-    one, other = first.solved_by(-1), second.solved_by(-1)
-    return Comparison(bootstrap(difference(one, other)), None if first.pooled or second.pooled else mcnemar(one, other))
+    solved = first.solved_by(-1), second.solved_by(-1)
+    return Comparison(bootstrap(difference(*solved)), None if first.pooled or second.pooled else mcnemar(*solved))
 
 
 def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]:
@@ -187,15 +190,15 @@ def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]
     return [(second, first) for first, second in combinations(results, 2)]
 
 
-def difference(one: Floats, other: Floats) -> Groups:
+def difference(first: Floats, second: Floats) -> Groups:
     """Return the difference of two arms by task, (T); if an arm has training seeds, by seed and task, (S, T).
 
     Two arms with as many seeds are paired seed by seed, as trained one after the other. The seeds of arms with other
     numbers of them are resampled separately: two groups, the second with its sign changed.
     """
-    if one.ndim == other.ndim == 2 and len(one) != len(other):
-        return one, -other
-    return (one - other,)
+    if first.ndim == second.ndim == 2 and len(first) != len(second):
+        return first, -second
+    return (first - second,)
 
 
 def mean_over_seeds(groups: Groups) -> Floats:

@@ -116,8 +116,8 @@ class Evaluation:
         names = self.stored_names
         return {
             stored: self.played_arm(stored, arm, self._first_trial_of(stored, arm), names)
-            for name, whole in self.experiment.eval.arms.items()
-            for stored, arm in zip(names[name], whole.split().values(), strict=True)
+            for name, pooled_arm in self.experiment.eval.arms.items()
+            for stored, arm in zip(names[name], pooled_arm.split().values(), strict=True)
         }
 
     @cached_property
@@ -223,9 +223,9 @@ class Evaluation:
                 return experiences
             ids = [task.id for task in self.tasks]
             opener = partial(open_player, name=self.name, repeat=self.repeat)
-            left = await play_elsewhere(backend, opener, self.config, dict.fromkeys(experiences, ids), counts)
+            unfinished = await play_elsewhere(backend, opener, self.config, dict.fromkeys(experiences, ids), counts)
             for stored, experience in experiences.items():
-                experience.unfinished |= left[stored]
+                experience.unfinished |= unfinished[stored]
         return experiences
 
 
@@ -239,12 +239,12 @@ async def open_evaluations(
         ConfigError: an arm holds facts of other conditions.
         ProvenanceError, MissingInput: an adapter that acts is not the trained one, or there is none.
     """
-    async with _start(config, ledger, tasks, actor) as whole:
+    async with _start(config, ledger, tasks, actor) as unrepeated:
         repeats = range(1, config.experiment.eval.repeats + 1)
-        evaluations = [whole.repeated(number) for number in repeats] if len(repeats) > 1 else [whole]
+        evaluations = [unrepeated.repeated(number) for number in repeats] if len(repeats) > 1 else [unrepeated]
         for evaluation in evaluations:
             declare(evaluation)
-        verify_actor(evaluations[0].experiment, whole.components)
+        verify_actor(evaluations[0].experiment, unrepeated.components)
         yield evaluations
 
 

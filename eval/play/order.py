@@ -61,12 +61,12 @@ async def play_arms(evaluation: Evaluation) -> None:
 
 def _refuse_unfinished_source(store: Store, source: Experience) -> None:
     """Raise InfrastructureFailure if a source is unfinished: a placebo draws from everything that its source wrote."""
-    if left := source.unfinished & store.played_tasks(source.first_trial_arm):
+    if unfinished := source.unfinished & store.played_tasks(source.first_trial_arm):
         # The causes of trial 0 are stored apart from those of the arms that share it.
         cause = store.last_cause(source.arm) or store.last_cause(source.first_trial_arm)
         raise InfrastructureFailure(
-            f"Arm {source.arm.removeprefix('eval/')!r} left {len(left)} tasks unfinished, so its advice cannot be "
-            f"dealt out yet: run the same command again to go on. The last cause: {cause}"
+            f"Arm {source.arm.removeprefix('eval/')!r} left {len(unfinished)} tasks unfinished, so its advice cannot "
+            f"be dealt out yet: run the same command again to go on. The last cause: {cause}"
         )
 
 

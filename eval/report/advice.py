@@ -42,7 +42,7 @@ class Leaks:
     def add(self, facts: TaskFacts) -> None:
         for arm, seed in each_seed(self._evaluation.results, facts) if self._check else ():
             for trial, reflection in seed.reflections.items():
-                attempts = [attempt for made, attempt in sorted(seed.attempts.items()) if made < trial]
+                attempts = [attempt for played_at, attempt in sorted(seed.attempts.items()) if played_at < trial]
                 if trial == 0 and 0 in seed.attempts:
                     # Before the first attempt, the task's opening is all that advice can have been written from.
                     attempts = [seed.attempts[0].model_copy(update={"steps": ()})]

@@ -153,7 +153,9 @@ class FailureClasses:
         """Count one task, except in arms without a trial 0."""
         for arm, seed in each_seed(self._results, facts):
             # An invalid attempt says nothing about the agent.
-            valid = {trial: one for trial, one in seed.attempts.items() if one.outcome is not Outcome.INVALID}
+            valid = {
+                trial: attempt for trial, attempt in seed.attempts.items() if attempt.outcome is not Outcome.INVALID
+            }
             if 0 in valid:
                 self._count(arm, valid)
 

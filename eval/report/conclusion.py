@@ -64,10 +64,10 @@ class MissingGain:
         assert trained is not None
         retries, arm, limit = counts["retries"], shlex.quote(self._arm), evaluation.experiment.reflector.max_new_tokens
         store = evaluation.store
-        failures = (each for rated in filter(is_rated, store.arms()) for each in by_failure(ratings(store, rated)))
-        groups = [[one.rating for one in each if one.text.strip()] for each in failures]
+        failures = (group for rated in filter(is_rated, store.arms()) for group in by_failure(ratings(store, rated)))
+        groups = [[candidate.rating for candidate in group if candidate.text.strip()] for group in failures]
         helped = [group for group in groups if max(group, default=0) > 0]
-        positive, total = sum(one > 0 for group in helped for one in group), sum(map(len, groups))
+        positive, total = sum(rating > 0 for group in helped for rating in group), sum(map(len, groups))
         yield (
             total > 0 and positive < max(FEW_POSITIVES, LEAST_HELPFUL * total),
             f"Most likely there is too little to imitate: {positive} of {total} collected pieces of advice helped, and "
@@ -94,7 +94,7 @@ class MissingGain:
             "show {} --arm collect",
         )
         arms = evaluation.experiment.eval.arms
-        taught = [one.share_solved(-1) for one in evaluation.results if isinstance(arms[one.name], TeacherArm)]
+        taught = [result.share_solved(-1) for result in evaluation.results if isinstance(arms[result.name], TeacherArm)]
         share = trained.share_solved(-1)
         yield (
             max(taught, default=share) > share + LEAST_LEAD,
@@ -114,7 +114,7 @@ def _not_helped(evaluation: ReportInput) -> ArmResult | None:
     arms = {arm.name: arm for arm in evaluation.results}
     pairs = trained_against_untrained(evaluation.experiment, evaluation.reference)
     compared = [comparison(arms[trained], arms[untrained]) for trained, untrained in pairs]
-    if any(one.claimed and one.difference.mean > 0 for one in compared):
+    if any(gain.claimed and gain.difference.mean > 0 for gain in compared):
         return None
     return max((arms[trained] for trained, _ in pairs), key=lambda arm: arm.share_solved(-1), default=None)
 

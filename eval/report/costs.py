@@ -126,14 +126,14 @@ def _ladder(costs: Sequence[tuple[ArmResult, Sequence[Cost]]]) -> Iterator[doc.F
 
     The line of a stage begins at the arm that its training started from.
     """
-    trained = [(arm, made) for arm, made in costs if made and made[0].stage]
-    by_adapters = {frozenset(cost.sha256 for cost in made): (arm, made) for arm, made in trained}
+    trained = [(arm, arm_costs) for arm, arm_costs in costs if arm_costs and arm_costs[0].stage]
+    by_adapters = {frozenset(cost.sha256 for cost in arm_costs): (arm, arm_costs) for arm, arm_costs in trained}
     lines: dict[str, dict[str, tuple[float, MeanInterval]]] = {}
-    for arm, made in trained:
-        start = by_adapters.get(frozenset(cost.begins for cost in made))
-        for one, costs_of_one in (start, (arm, made)) if start else ((arm, made),):
-            ratings = fmean(cost.ratings for cost in costs_of_one)
-            lines.setdefault(made[0].stage, {})[one.name] = ratings, bootstrap(one.solved_by(-1))
+    for arm, arm_costs in trained:
+        start = by_adapters.get(frozenset(cost.begins for cost in arm_costs))
+        for plotted, plotted_costs in (start, (arm, arm_costs)) if start else ((arm, arm_costs),):
+            ratings = fmean(cost.ratings for cost in plotted_costs)
+            lines.setdefault(arm_costs[0].stage, {})[plotted.name] = ratings, bootstrap(plotted.solved_by(-1))
     series = []
     for stage, line in lines.items():
         points = sorted(line.values(), key=lambda point: point[0])
@@ -186,14 +186,14 @@ def _cost(experiment: Experiment, model: str) -> Cost | None:
     counts = is_rated if None in rounds else read.__contains__
     ratings, usage = _used(experiment, run.name, counts, also)
     seconds = [stage.metrics.whole_cpu_seconds for stage in stages]
-    whole = [measured for measured in seconds if measured is not None]
+    known_seconds = [measured for measured in seconds if measured is not None]
     last = stages[0]
     used = last.metrics.inputs.get("adapters", {})
     return Cost(
         ratings + sum(map(_live_ratings, stages)),
         usage,
         sum(stage.metrics.tokens for stage in stages),
-        sum(whole) if len(whole) == len(seconds) else None,
+        sum(known_seconds) if len(known_seconds) == len(seconds) else None,
         last.title,
         used.get("sft") or used.get("start"),
         last.metrics.adapter_sha256,

@@ -83,17 +83,17 @@ def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
         shown: doc.Spans = (doc.strong(name), *[" (a yardstick)"] * evaluation.reads_solution(name))
         claims = [_claim(arms, name, other) for arms in rates.views]
         # Unfinished tasks are in the last view, which is the only one if no task is finished.
-        counted = [bool(rates.unfinished) and one is claims[-1] for one in claims]
+        counted = [bool(rates.unfinished) and claim is claims[-1] for claim in claims]
         sentences = [
             sentence(
-                shown, (doc.emphasis(other),), one, ", with unfinished ones counted as failures" if all_tasks else ""
+                shown, (doc.emphasis(other),), claim, ", with unfinished ones counted as failures" if all_tasks else ""
             )
-            for one, all_tasks in zip(claims, counted, strict=True)
+            for claim, all_tasks in zip(claims, counted, strict=True)
         ]
         items.append(
             doc.Cell(words=doc.join_words(" ", sentences), value=claims[0].compared.difference.mean, arms=(name, other))
         )
-        if len({one.relation for one in claims}) > 1:
+        if len({claim.relation for claim in claims}) > 1:
             disputed[name] = None
     if rates.unfinished:
         yield _warning(rates, list(disputed))

@@ -115,7 +115,7 @@ def _slug(title: str) -> str:
 
 
 def _kind(cells: Sequence[Cell]) -> str:
-    given = [(cell, text) for cell in cells if (text := plain(cell.words)) not in ("", DASH)]
-    if all(cell.value is not None for cell, _ in given):
+    filled = [(cell, text) for cell in cells if (text := plain(cell.words)) not in ("", DASH)]
+    if all(cell.value is not None for cell, _ in filled):
         return "n"
-    return "long" if any(len(text) > _SENTENCE_CHARACTERS for _, text in given) else ""
+    return "long" if any(len(text) > _SENTENCE_CHARACTERS for _, text in filled) else ""

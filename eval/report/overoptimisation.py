@@ -50,15 +50,18 @@ def gains(experiment: Experiment, results: Sequence[ArmResult]) -> list[Gain]:
     """Return a gain for each arm trained with a reward model and started, by hash, from the policies of another arm."""
     played = {arm.name: arm for arm in results}
     adapters_of = {name: _policies(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
-    starts = {frozenset(one.metrics.adapter_sha256 for one in adapters): name for name, adapters in adapters_of.items()}
-    found = []
+    starts = {
+        frozenset(adapter.metrics.adapter_sha256 for adapter in adapters): name
+        for name, adapters in adapters_of.items()
+    }
+    result = []
     for name, adapters in adapters_of.items():
         if adapters and all(adapter.uses_reward_model for adapter in adapters):
             start = starts.get(frozenset(adapter.metrics.inputs["adapters"]["sft"] for adapter in adapters))
             if start is not None:
                 realised = bootstrap(difference(played[name].solved_by(-1), played[start].solved_by(-1)))
-                found.append(Gain(name, start, fmean(map(_score_gain, adapters)), realised))
-    return found
+                result.append(Gain(name, start, fmean(map(_score_gain, adapters)), realised))
+    return result
 
 
 def _policies(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:

@@ -130,9 +130,9 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
                     write_report(
                         ReportInput(evaluation.experiment, tasks, rates, verified, store, actor, evaluation.name)
                     )
-                    if left := max(arm.incomplete for arm in arms):
+                    if incomplete := max(arm.incomplete for arm in arms):
                         unfinished.append(
-                            f"{left} of {len(tasks)} tasks are left unfinished in an arm; the report shows rates "
+                            f"{incomplete} of {len(tasks)} tasks are left unfinished in an arm; the report shows rates "
                             "without them, and with them counted as failures: run the same command again to go on."
                         )
     if experiment.eval.actors:

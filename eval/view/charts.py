@@ -179,16 +179,16 @@ def _labels(chart: LineChart) -> Markup:
     for _, (_, y) in ends:
         heights.append(max(y, heights[-1] + _LABEL_ROW) if heights else y)
     lowest = max(_FRAME.floor, _FRAME.top + _LABEL_ROW * (len(ends) - 1))
-    left, drawn = _FRAME.width + 8, Markup("")
+    start, drawn = _FRAME.width + 8, Markup("")
     for place_from_below, ((number, end), y) in enumerate(zip(reversed(ends), reversed(heights), strict=True)):
         height, series = min(y, lowest - place_from_below * _LABEL_ROW), chart.series[number]
         drawn += Markup('<g class="s{}">{}<path transform="translate({} {})" d="{}"/></g>{}').format(
             _hue(number),
-            line(end, (left - 6, height)),
-            left,
+            line(end, (start - 6, height)),
+            start,
             short(height),
             _marker(number),
-            text(left + 9, height + 4, f"{series.name} {series.note}".rstrip(), "start"),
+            text(start + 9, height + 4, f"{series.name} {series.note}".rstrip(), "start"),
         )
     return drawn
 
@@ -201,7 +201,7 @@ def _places_of(chart: LineChart) -> "_Place":
 def _axes(chart: LineChart) -> tuple[Axis, Axis]:
     lines = [part for series in chart.series for part in (series.points, *series.members)]
     ys = [y for part in lines for _, y in part] + [
-        bound for one in chart.series for pair in one.bounds for bound in pair
+        bound for series in chart.series for pair in series.bounds for bound in pair
     ]
     return Axis.around([x for part in lines for x, _ in part], chart.x_ticks), Axis.around(ys, chart.y_ticks)
 

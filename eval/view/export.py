@@ -150,8 +150,8 @@ def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]
     every = sides(site.index)
     for number, pair in enumerate(pairs[:_MOST_COMPARISONS], start=1):
         anchor, (first, second) = f"compare-{number}", pair
-        for one, other in ((first, second), (second, first)):
-            anchors.add(anchor, "compare", a=one.name, b=other.name)
+        for first_side, second_side in ((first, second), (second, first)):
+            anchors.add(anchor, "compare", a=first_side.name, b=second_side.name)
         for group in _LISTED_GROUPS:
             anchors.add(f"{anchor}-{group}", "compare", a=first.name, b=second.name, show=group)
         page = partial(comparison, site, every, pair, _LISTED_GROUPS, _LISTED_TASKS)

@@ -112,10 +112,10 @@ class Index:
                 (source, arm): tuple(by_source[source].get(name, ArmCounts()) for name in names)
                 for (source, arm), names in arms.items()
             }
-            self._facts = repr([(source.name, arm, found) for (source, arm), found in counts.items()])
+            self._facts = repr([(source.name, arm, arm_counts) for (source, arm), arm_counts in counts.items()])
             if not self._indexed:
                 self._forget_missing_arms(arms)
-            new = [key for key, found in counts.items() if self._indexed.get(key) != found]
+            new = [key for key, arm_counts in counts.items() if self._indexed.get(key) != arm_counts]
             changed = {key: self._stale_stories(*key, arms[key]) for key in new}
             self.done, self.total = 0, sum(map(len, changed.values()))
             for (source, arm), facts in changed.items():
@@ -243,7 +243,7 @@ def _row(story: Story) -> dict[str, object]:
         "worst": min(ratings, default=None),
         "flags": _flag_list(flag for turn in story.turns for flag in turn.flags),
         "actions": sum(len(attempt.steps) for attempt in attempts),
-        "tokens": sum(usage.tokens for usage in (*(one.usage for one in attempts), *(one.usage for one in advice))),
+        "tokens": sum(attempt.usage.tokens for attempt in attempts) + sum(text.usage.tokens for text in advice),
         "advice": next((turn.advice[:_SHOWN_CHARACTERS] for turn in reversed(story.chain) if turn.advice.strip()), ""),
     }
 

@@ -44,8 +44,8 @@ def link_to(text: Any, address: str, **attributes: str) -> Markup:
     shown = escape(_finalize(text))
     if not address:
         return shown
-    given = {name.replace("_", "-"): value for name, value in attributes.items() if value} | {"href": address}
-    pairs = Markup("").join(Markup(' {}="{}"').format(name, visible(value)) for name, value in given.items())
+    all_attributes = {name.replace("_", "-"): value for name, value in attributes.items() if value} | {"href": address}
+    pairs = Markup("").join(Markup(' {}="{}"').format(name, visible(value)) for name, value in all_attributes.items())
     return Markup("<a{}>{}</a>").format(pairs, shown)
 
 

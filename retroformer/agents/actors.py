@@ -166,8 +166,8 @@ class ToolActor(_ModelActor):
         if not calls:
             return Move(action=text, usage=usage, message=message)
         first, *then = (_move(call, tools) for call in calls)
-        told = {"thought": text, "usage": usage, "then": tuple(then), "message": message}
-        return first.model_copy(update=told)
+        update = {"thought": text, "usage": usage, "then": tuple(then), "message": message}
+        return first.model_copy(update=update)
 
     def _offered(self, scene: Scene) -> tuple[Tool, ...]:
         if scene.tools is not None:
@@ -233,7 +233,7 @@ def conversation(beginning: Sequence[Message], scene: Scene, tools: Sequence[Too
         message = scene.answers[number] if number < len(scene.answers) else None
         calls = read_answer(message)[1] if message is not None else ()
         if message is not None and all(map(_is_readable, calls)):
-            taken = [each for _, each in steps[: len(calls) or 1]]
+            taken = [later for _, later in steps[: len(calls) or 1]]
             turns += _answer_turns(message, calls, taken)
             del steps[: len(taken)]
             continue

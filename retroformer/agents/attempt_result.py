@@ -204,8 +204,8 @@ def _form(value: Any) -> _Form:
         return _Form(messages=list(value))
     if not isinstance(value, Mapping):
         raise ValueError(f"the agent returned {type(value).__name__}: return a text, messages or an object")
-    known = {name: value[name] for name in _Form.model_fields if name in value}
+    fields = {name: value[name] for name in _Form.model_fields if name in value}
     try:
-        return _Form.model_validate(known)
+        return _Form.model_validate(fields)
     except ValidationError as error:
         raise ValueError(first_fault(error)) from None

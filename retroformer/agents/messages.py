@@ -99,7 +99,7 @@ def readable_messages(messages: Iterable[Any]) -> list[ChatMessage]:
             read = clean_messages([message])
         except (ValueError, TypeError, RecursionError):
             read = (_unreadable(message),)
-        kept += (each.model_copy(update={"content": content_text(each.content)}) for each in read)
+        kept += (clean.model_copy(update={"content": content_text(clean.content)}) for clean in read)
     return kept
 
 
@@ -129,10 +129,10 @@ def _role(fields: Mapping[str, Any], where: str) -> str:
     role, kind = fields.get("role"), fields.get("type")
     for name in (role, kind):
         # LangChain also writes the name of a class, such as `HumanMessage`.
-        known = name.lower().removesuffix("chunk").removesuffix("message") if isinstance(name, str) else ""
-        if (known := _ROLES.get(known, known)) in ROLES:
-            return known
-        if name is role and known:
+        role_name = name.lower().removesuffix("chunk").removesuffix("message") if isinstance(name, str) else ""
+        if (role_name := _ROLES.get(role_name, role_name)) in ROLES:
+            return role_name
+        if name is role and role_name:
             raise ValueError(f"{where}.role: {role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
     if not isinstance(kind, str):
         raise ValueError(f"{where} has no role")
@@ -156,7 +156,7 @@ def _turns(role: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
         begun, is_answered = 0, False
         for number, part in enumerate(parts):
             read = read_parts([part])
-            if is_answered and (read.calls or any("text" in each for each in read.content)):
+            if is_answered and (read.calls or any("text" in content for content in read.content)):
                 yield {**fields, name: parts[begun:number]}
                 begun, is_answered = number, False
             is_answered |= bool(read.results)
@@ -171,14 +171,14 @@ def _parts_in(fields: Mapping[str, Any]) -> str:
 def _message(role: str, fields: Mapping[str, Any], where: str) -> list[ChatMessage]:
     """Return a message, and each result of a tool in it as a message of its own, as the OpenAI API has them."""
     name = _parts_in(fields)
-    given = fields.get(name)
-    if not (given is None or isinstance(given, Sequence)):
+    value = fields.get(name)
+    if not (value is None or isinstance(value, Sequence)):
         raise ValueError(f"{where}.{name} is neither text nor a list of parts")
-    read = read_parts(() if given is None or isinstance(given, str) else given)
+    read = read_parts(() if value is None or isinstance(value, str) else value)
     calls, results = _calls(fields, read, where), list(map(_result, read.results))
     if read.unreadable and not (calls or results or any("text" in part for part in read.content)):
         raise ValueError(f"{where}.{name}{read.unreadable} holds no text that can be read")
-    content: Any = given if isinstance(given, str) else read.content or fields.get("refusal")
+    content: Any = value if isinstance(value, str) else read.content or fields.get("refusal")
     if name == "parts" and all("text" in part for part in read.content):
         content = "\n".join(part["text"] for part in read.content) or None
     if results and not (content or calls):

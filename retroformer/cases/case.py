@@ -299,7 +299,7 @@ def fault_of(error: ValidationError) -> str:
     """
     faults = error.errors(include_url=False)
     is_union = len(_path(faults[0]["loc"])) < len(faults[0]["loc"])
-    fault = max(faults, key=lambda each: len(_path(each["loc"]))) if is_union else faults[0]
+    fault = max(faults, key=lambda error_item: len(_path(error_item["loc"]))) if is_union else faults[0]
     path, kind = _path(fault["loc"]), fault["type"]
     where, message = f", {'.'.join(path)}" if path else "", fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":

@@ -122,8 +122,8 @@ class Experiment(Section):
             return section
         environment = info.data.get("environment")
         # Without an environment nothing is known about its arms.
-        known = section if environment is not None else {**section, "arms": {}}
-        return Eval.model_validate(known, context={"environment": environment})
+        checkable = section if environment is not None else {**section, "arms": {}}
+        return Eval.model_validate(checkable, context={"environment": environment})
 
     @field_validator("collect")
     @classmethod

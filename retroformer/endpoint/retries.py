@@ -215,7 +215,7 @@ class RetriedRequest:
                 return await self._in_turn(limit)
             except _TemporaryFailure as fault:
                 self._last_fault, asked = fault.what, fault.requested_pause
-                is_free = [not each.pace.is_paused for each in self.servers if each is not self._server]
+                is_free = [not server.pace.is_paused for server in self.servers if server is not self._server]
                 if asked is not None and attempt < TRIES and any(is_free):
                     continue
                 pause = pause_after(attempt) if asked is None else asked
@@ -230,10 +230,10 @@ class RetriedRequest:
 
     async def _in_turn(self, limit: asyncio.Timeout) -> object:
         """Send the request when it is its turn at the address. Raises _TemporaryFailure, EndpointFailure."""
-        left, pace = _left(limit), self._server.pace
+        seconds_left, pace = _left(limit), self._server.pace
         limit.reschedule(None)  # The wait for other requests is not the endpoint's time.
         async with pace.turn() as began:
-            limit.reschedule(began + left)
+            limit.reschedule(began + seconds_left)
             try:
                 answer = await self._once()
             except _TemporaryFailure as fault:

@@ -60,8 +60,8 @@ def action_of(call: ToolAction, tools: Iterable[Tool]) -> str:
 def call_of(action: str, tools: Iterable[Tool]) -> ToolAction | None:
     """Return the call that an action stands for; None if it is no call of one of these tools."""
     for tool in tools:
-        if tool.form and (found := _form(tool.form).fullmatch(action)):
-            return ToolAction(tool.name, dict(found.groupdict()))
+        if tool.form and (match := _form(tool.form).fullmatch(action)):
+            return ToolAction(tool.name, dict(match.groupdict()))
     call = _CALL.match(action)
     if call is None or call[1] not in {tool.name for tool in tools if not tool.form}:
         return None

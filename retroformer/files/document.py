@@ -49,9 +49,9 @@ def unbroken(text: str) -> StyledText:
 def join_words(separator: str, words: Iterable[Words | StyledText]) -> Spans:
     """Join words by a text, as `str.join` does."""
     spans = list[str | StyledText]()
-    for each in words:
+    for part in words:
         spans += [separator] * bool(spans)
-        spans += [each] if isinstance(each, str | StyledText) else each
+        spans += [part] if isinstance(part, str | StyledText) else part
     return tuple(spans)
 
 
@@ -254,11 +254,11 @@ def number(value: float, form: str = "", after: str = "") -> Cell:
     return Cell(words=f"{value:{form}}{after}", value=float(value))
 
 
-def share(count: int, whole: int) -> Cell:
+def share(count: int, total: int) -> Cell:
     """Return a share, such as `3 of 4 (75%)`; a dash if `whole` is 0."""
     # A flag that was counted once prints as a number, too.
     return (
-        Cell(words=f"{count:d} of {whole:d} ({count / whole:.0%})", value=count / whole) if whole else Cell(words=DASH)
+        Cell(words=f"{count:d} of {total:d} ({count / total:.0%})", value=count / total) if total else Cell(words=DASH)
     )
 
 

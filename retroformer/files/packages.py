@@ -22,8 +22,8 @@ def package_folder(package: str) -> Path:
     Raises MissingInput, with the command that installs it.
     """
     specification = importlib.util.find_spec(package)
-    found = list(specification.submodule_search_locations or ()) if specification else []
-    for folder in (*map(Path, found), _copies() / package):
+    locations = list(specification.submodule_search_locations or ()) if specification else []
+    for folder in (*map(Path, locations), _copies() / package):
         if folder.is_dir():
             return folder
     raise MissingInput(

@@ -72,12 +72,12 @@ def pending_retries(plan: RetryPlan, attempts: Mapping[int, FinishedAttempt]) ->
 
     With branch `every` no two failures share a number.
     """
-    each = plan.retries_per_failure
+    retries_each = plan.retries_per_failure
     return {
-        (failure * each if plan.branch == "every" else 0) + number: failure
+        (failure * retries_each if plan.branch == "every" else 0) + number: failure
         for failure, attempt in attempts.items()
         if attempt.failed
-        for number in range(each)
+        for number in range(retries_each)
     }
 
 

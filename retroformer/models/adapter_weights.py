@@ -39,8 +39,8 @@ def lora_config(folder: Path) -> Any:
         is_plain = value == default or not (value or default) or _as_set(value) in map(_as_set, _PLAIN.get(name, ()))
         if not (name in _FREE or is_plain):
             raise ValueError(f"its {name} is {value!r:.100}, and only plain LoRA can be trained and served")
-    known = {name: content[name] for name in (*_FREE, *_PLAIN) if name in content and name != "peft_type"}
-    return LoraConfig(**known)
+    readable = {name: content[name] for name in (*_FREE, *_PLAIN) if name in content and name != "peft_type"}
+    return LoraConfig(**readable)
 
 
 def _as_set(value: Any) -> Any:

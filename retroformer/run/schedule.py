@@ -46,8 +46,8 @@ async def work_through(
 
     Raises the first error of a task; tasks in work are finished first, and no new ones started.
     """
-    left = [await _incomplete(ledger, work, done) for work in works]
-    queue, errors = _Queue(ledger, left, concurrency), list[BaseException]()
+    incomplete = [await _incomplete(ledger, work, done) for work in works]
+    queue, errors = _Queue(ledger, incomplete, concurrency), list[BaseException]()
 
     async def worker() -> None:
         try:
@@ -76,12 +76,12 @@ async def work_through(
 
 async def _incomplete(ledger: Ledger, work: Work, done: Callable[[Sequence[AttemptRow], int], None]) -> Work:
     """Return the work with only the tasks that lack a fact."""
-    left = list[Task]()
+    incomplete = list[Task]()
     for chunk in chunks(work.tasks, _TASKS_AT_ONCE):
         missing, attempts = await ledger.ask(work.experience.incomplete, chunk)
-        left += missing
+        incomplete += missing
         done(attempts, len(chunk) - len(missing))
-    return work._replace(tasks=left)
+    return work._replace(tasks=incomplete)
 
 
 class _Queue:

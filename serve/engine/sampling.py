@@ -97,15 +97,15 @@ def probabilities(logits_BV: torch.Tensor, sampling: Sequence[SamplingParameters
     def column(values: Iterable[float]) -> torch.Tensor:
         return torch.tensor(list(values), dtype=torch.float64, device=logits_BV.device)[:, None]
 
-    logits_BV = logits_BV.double() / column(one.temperature for one in sampling)
-    limited = [row for row, one in enumerate(sampling) if 0 < one.top_k < vocabulary]
+    logits_BV = logits_BV.double() / column(settings.temperature for settings in sampling)
+    limited = [row for row, settings in enumerate(sampling) if 0 < settings.top_k < vocabulary]
     if limited:
         last_L1 = column(sampling[row].top_k - 1 for row in limited).long()
         highest_LK = logits_BV[limited].topk(max(sampling[row].top_k for row in limited)).values
         too_low_LV = logits_BV[limited] < highest_LK.gather(1, last_L1)
         logits_BV[limited] = logits_BV[limited].masked_fill(too_low_LV, -torch.inf)
     probabilities_BV = logits_BV.softmax(dim=1)
-    nucleus = [row for row, one in enumerate(sampling) if one.top_p < 1]
+    nucleus = [row for row, settings in enumerate(sampling) if settings.top_p < 1]
     if nucleus:
         mass_N1 = column(sampling[row].top_p for row in nucleus)
         probabilities_BV[nucleus] = _nucleus(probabilities_BV[nucleus], mass_N1)

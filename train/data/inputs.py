@@ -157,13 +157,13 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
         ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
     """
     with _open(experiment, "collect") as sources:
-        found = rated_groups(_reflections(sources))
-        if not found:
+        groups = rated_groups(_reflections(sources))
+        if not groups:
             raise MissingInput(
                 f"No failure of the run {experiment.name!r} has reflections with different ratings: "
                 f"{_how_to_get_more(sources)}."
             )
-        return found
+        return groups
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
@@ -213,9 +213,9 @@ def both_ratings(experiment: Experiment) -> str:
     rounds = rounds_read(experiment)
     with _open(experiment, "collect") as sources:
         return "\n".join(
-            f"{of}reflections by {by}: {count_ratings(ratings(store, arm, anew=anew) for arm in _arms(store, rounds))}"
+            f"{run}reflections by {by}: {count_ratings(ratings(store, arm, anew=anew) for arm in _arms(store, rounds))}"
             for store, domain in sources
-            for of in (f"{domain.run}: " if len(sources) > 1 else "",)
+            for run in (f"{domain.run}: " if len(sources) > 1 else "",)
             for by, anew in ((experiment.train.rated_by, rerating(domain)), (STORED, None))
         )
 
@@ -298,4 +298,6 @@ def _open(experiment: Experiment, command: str) -> Iterator[list[_Source]]:
             f"No experience at {experiment.folder / STORE_FILE}: run `retroformer {command} EXPERIMENT.yaml` first."
         )
     with ExitStack() as stack:
-        yield [_Source(stack.enter_context(closing(open_whole_store(each))), each) for each in experiment.each_domain]
+        yield [
+            _Source(stack.enter_context(closing(open_whole_store(domain))), domain) for domain in experiment.each_domain
+        ]

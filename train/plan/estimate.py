@@ -240,8 +240,8 @@ def seconds(case: PlannedStage, card: Card) -> float:
         assert batch is not None
         flops: float = batch * (prompt * per_token + case.kind.responses * per_response)
         return training * flops / (USED_FLOPS * card.flops)
-    each = section.group if isinstance(section, Grpo) else section.responses_per_prompt
-    prompts = section.batch_size / each * prompt * per_token
+    responses_each = section.group if isinstance(section, Grpo) else section.responses_per_prompt
+    prompts = section.batch_size / responses_each * prompt * per_token
     # The policy and the adapters beside it read each response; sampling reads the prompts.
     passes = 1 + len(case.kind.needs) + section.epochs * training
     flops = passes * (prompts + section.batch_size * per_response) + prompts * bool(case.drawn)

@@ -135,7 +135,7 @@ def _times(on_gpu: Mapping[float, Planned]) -> str:
     """Format the time of a step and of a run on GPUs, by their memory in GiB."""
     rows = []
     for memory, planned in on_gpu.items():
-        card = CARDS[min(CARDS, key=lambda known: abs(known - memory))]
+        card = CARDS[min(CARDS, key=lambda gibibytes: abs(gibibytes - memory))]
         for length, stages in planned.items():
             times = ((case, seconds(case, card)) for case in stages)
             cells = [f"{_time(step)}, {_time(step * _steps(case))}" for case, step in times]

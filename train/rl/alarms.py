@@ -119,6 +119,6 @@ def first_alarms(history: Sequence[Facts]) -> list[str]:
     for update, now in enumerate(history, start=1):
         for name, alarm in ALARMS.items():
             if name not in sentences and alarm.is_on(history[0], now):
-                changes = (f"{each} {history[0][each]:.2f} at first and {now[each]:.2f} now" for each in alarm.crossed)
+                changes = (f"{fact} {history[0][fact]:.2f} at first and {now[fact]:.2f} now" for fact in alarm.crossed)
                 sentences[name] = f"Update {update}: {alarm.says} ({', '.join(changes)})."
     return list(sentences.values())

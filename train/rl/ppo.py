@@ -89,11 +89,11 @@ def ppo(
 
     Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one on a CPU.
     """
-    lengths, each = [len(ids) for ids in prompts], ppo.responses_per_prompt
+    lengths, per_prompt = [len(ids) for ids in prompts], ppo.responses_per_prompt
     for update in range(first_update, ppo.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to a batch of prompts.
-        indices = prompt_indices(lengths, update, ppo.batch_size // each, each, draw.seed)
+        indices = prompt_indices(lengths, update, ppo.batch_size // per_prompt, per_prompt, draw.seed)
         batch_prompts = [prompts[number] for number in indices]
         responses = answer(model, batch_prompts, draw)
         if update == first_update:

@@ -121,8 +121,8 @@ class StoredGroups:
         """Return reflections on these prompts, each of which is there `size` times in succession."""
         stored = [response for ids in prompts[:: self._size] for response in self._chosen(self._groups[tuple(ids)])]
         self._given = stored
-        response_BT = padded([[token.id for token in one.drawn] for one in stored], draw.pad_id, model.device)
-        sampler_BT = padded([[token.log_prob for token in one.drawn] for one in stored], 0.0, model.device)
+        response_BT = padded([[token.id for token in response.drawn] for response in stored], draw.pad_id, model.device)
+        sampler_BT = padded([[token.log_prob for token in response.drawn] for response in stored], 0.0, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         mask_BT = responses.mask_BT
         weights_BT = truncated_weights(

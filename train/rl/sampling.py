@@ -199,8 +199,8 @@ def blocks(responses: Responses, most_tokens: int) -> list[Block]:
     shape, and would change the ratio by 0.1 to 0.5 before the first update.
     """
     done, first = list[Block](), 0
-    whole = responses.groups
-    for groups in micro_batches([part for group in whole for part in divided(group, most_tokens)], most_tokens):
+    parts = [part for group in responses.groups for part in divided(group, most_tokens)]
+    for groups in micro_batches(parts, most_tokens):
         rows = slice(first, first + sum(len(group.responses) for group in groups))
         done.append(Block(rows, pack(groups).to(responses.mask_BT.device)))
         first = rows.stop

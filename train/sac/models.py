@@ -45,12 +45,12 @@ def written_greedily(actions: Sequence[Sequence[int]], log_probs_AT: Tensor) -> 
 
     It need not be the most likely action: a token counts for all actions that go on with it.
     """
-    left, place = list(range(len(actions))), 0
-    while len(left) > 1:
-        best = max(left, key=lambda action: float(log_probs_AT[action, place]))
-        left = [action for action in left if actions[action][place] == actions[best][place]]
+    candidates, place = list(range(len(actions))), 0
+    while len(candidates) > 1:
+        best = max(candidates, key=lambda action: float(log_probs_AT[action, place]))
+        candidates = [action for action in candidates if actions[action][place] == actions[best][place]]
         place += 1
-    return left[0]
+    return candidates[0]
 
 
 CRITIC_WIDTH = 256
@@ -122,12 +122,12 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def action_embeddings(self, states: Sequence[Group]) -> Tensor:
         """Return the embeddings of all actions, 0 where a state has fewer actions than another, (B, A, H)."""
-        known = self._action_embeddings
+        cache = self._action_embeddings
         for action in (tuple(action) for state in states for action in state.responses):
             # Embedded one by one, so that the embedding does not depend on other actions, and cached by text.
-            if action not in known:
-                known[action] = self._embedded(action).mean(dim=0)
-        rows = [torch.stack([known[tuple(action)] for action in state.responses]) for state in states]
+            if action not in cache:
+                cache[action] = self._embedded(action).mean(dim=0)
+        rows = [torch.stack([cache[tuple(action)] for action in state.responses]) for state in states]
         return pad_sequence(rows, batch_first=True)
 
     def save_policy(self, folder: Path) -> None:

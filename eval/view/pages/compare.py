@@ -132,10 +132,10 @@ def _lines(solved: Sequence[Floats]) -> Iterable[Mapping[str, Any]]:
     """
     last = max((float(side[np.isfinite(side)].max(initial=0)) for side in solved), default=0)
     for trial in range(min(int(last), _MOST_TRIALS) + 1):
-        one, other = ((side <= trial).astype(float) for side in solved)
-        p = plain_p(mcnemar(one, other)) if one.ndim == other.ndim == 1 else None
-        interval = bootstrap(difference(one, other))
-        yield {"trial": trial, "first": one.mean(), "second": other.mean(), "difference": interval, "p": p}
+        first, second = ((side <= trial).astype(float) for side in solved)
+        p = plain_p(mcnemar(first, second)) if first.ndim == second.ndim == 1 else None
+        interval = bootstrap(difference(first, second))
+        yield {"trial": trial, "first": first.mean(), "second": second.mean(), "difference": interval, "p": p}
 
 
 def _groups(tasks: Sequence[str], solved: Sequence[Floats]) -> dict[str, list[tuple[str, float, float]]]:

@@ -43,7 +43,7 @@ def _addresses(site: Site, source: OpenRun, report: Report) -> Address:
             return site.link("report", run=domain) if domain in runs else site.link("report", run=run, part=cell.part)
         stored = [report.arms[name] for name in cell.arms if name in report.arms]
         if len(stored) == 2:
-            names = [_side(run, each) for each in stored]
+            names = [_side(run, names_of_side) for names_of_side in stored]
             return site.link("compare", a=names[0], b=names[1]) if held.issuperset(names) else ""
         if cell.task:
             single = bool(stored) and len(stored[0]) == 1 and site.index.holds(run, stored[0][0], cell.task)
@@ -74,14 +74,14 @@ def report_of(source: OpenRun) -> Report | None:
 
 def parts_of(source: OpenRun) -> dict[str, Path]:
     """Return the folders of a run's reports by the part's name, which is empty for the run's own."""
-    whole = source.folder / "eval"
+    reports = source.folder / "eval"
     domain = source.name.partition("/")[2]
-    own = whole if not domain else _report_folders(whole).get(domain)
+    own = reports if not domain else _report_folders(reports).get(domain)
     parts = {"": own} if own is not None and (own / FILE).is_file() else {}
     if own is not None:
         parts |= _report_folders(own)
-    if domain and (whole / FILE).is_file():
-        parts[_ALL_DOMAINS] = whole
+    if domain and (reports / FILE).is_file():
+        parts[_ALL_DOMAINS] = reports
     return parts
 
 

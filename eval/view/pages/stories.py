@@ -53,10 +53,10 @@ class StoryFilter:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> "StoryFilter":
         """Return the filter of a query string; unknown or invalid values are ignored."""
-        given = {field.name: parameters.get(field.name, "") for field in fields(cls) if field.type is not int}
+        values = {field.name: parameters.get(field.name, "") for field in fields(cls) if field.type is not int}
         number = parameters.get("page", "")
         page = int(number) if re.fullmatch("[0-9]{1,7}", number) else 1
-        chosen = cls(**{name: value for name, value in given.items() if value}, page=max(1, page))
+        chosen = cls(**{name: value for name, value in values.items() if value}, page=max(1, page))
         return chosen if chosen.sort in SORTS else replace(chosen, sort="task")
 
     def query(self, **changes: Any) -> dict[str, str]:

@@ -27,8 +27,10 @@ def story(site: Site, parameters: Mapping[str, str]) -> Page:
     if at and turn is None:
         raise NoSuchPage(f"The story has no attempt {at!r}.")
     # Parameters that begin with `list_` are the filter of the table from which the reader came.
-    given = {name.removeprefix("list_"): value for name, value in parameters.items() if name.startswith("list_")}
-    chosen = StoryFilter.of(given)
+    filter_values = {
+        name.removeprefix("list_"): value for name, value in parameters.items() if name.startswith("list_")
+    }
+    chosen = StoryFilter.of(filter_values)
     near = neighbours(site.index, chosen, (shown.experiment, shown.arm, shown.task.key))
     listed = {f"list_{name}": value for name, value in chosen.query().items()}
     return _page(site, shown, shown.path_to(turn) if turn is not None else shown.chain, near, listed=listed)

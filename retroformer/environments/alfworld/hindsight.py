@@ -34,7 +34,7 @@ class PlaceTable:
         self.goals: dict[str, Goal] = {}
         """Goals of the attempts by their sentences."""
         looked = defaultdict[tuple[str, str], set[str]](set)
-        found = defaultdict[tuple[str, str], defaultdict[str, set[str]]](lambda: defaultdict(set))
+        places_of_game = defaultdict[tuple[str, str], defaultdict[str, set[str]]](lambda: defaultdict(set))
         for attempt in attempts:
             game, seen = (attempt.task.split, attempt.task.id), read_steps(attempt.steps)
             sentence = compact.read_opening(attempt.opening).task
@@ -42,12 +42,12 @@ class PlaceTable:
             looked[game].update(seen.contents)
             # A thing that a game asks for is in its room, even if no attempt has found it.
             for kind in self.goals[sentence].counts:
-                found[game][kind] |= set()
+                places_of_game[game][kind] |= set()
             for thing, place in seen.first_seen.items():
-                found[game][type_of(thing)].add(place)
+                places_of_game[game][type_of(thing)].add(place)
         self._looks = defaultdict[str, Counter[str]](Counter)
         self._finds = defaultdict[str, Counter[str]](Counter)
-        for game, places_of in found.items():
+        for game, places_of in places_of_game.items():
             for kind, places in places_of.items():
                 self._looks[kind].update(map(type_of, looked[game]))
                 self._finds[kind].update(type_of(place) for place in looked[game] if place in places)
@@ -164,9 +164,9 @@ class PlaceHindsight:
             if goal.thing == view.goal.thing or replace(whole, goal=goal).is_solved_at_first:
                 continue
             other = replace(view, goal=goal)
-            types, left = set(map(type_of, view.order)), set(map(type_of, view.unsearched))
+            types, unsearched = set(map(type_of, view.order)), set(map(type_of, view.unsearched))
             has_places = {goal.target, goal.appliance} - {""} <= types
-            if has_places and all(left & self._table.places_with(kind) for kind in other.missing):
+            if has_places and all(unsearched & self._table.places_with(kind) for kind in other.missing):
                 sighting = "all" if other.sees_all else "some" if other.needed else "none"
                 by_sighting[sighting][goal.thing].append(sentence)
         if not by_sighting:

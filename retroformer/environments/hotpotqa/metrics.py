@@ -58,9 +58,9 @@ def f1_without_stop_words(answer: str, gold: str) -> float:
     If the answer or the gold answer consists only of stop words ("The Who", "It"), all words of the pair count, as in
     `f1`.
     """
-    whole = f1(answer, gold)
+    of_all_words = f1(answer, gold)
     content = [[word for word in normalize(text).split() if word not in ENGLISH] for text in (answer, gold)]
-    return _overlap(*content) if whole and all(content) else whole
+    return _overlap(*content) if of_all_words and all(content) else of_all_words
 
 
 def _overlap(answer_words: list[str], gold_words: list[str]) -> float:

@@ -64,8 +64,8 @@ def _incomplete_results(missing: tuple[str, ...], outcome: sandbox.JailOutcome, 
     elif outcome.exhausted:
         verdict, why = Verdict.CRASH, "the program and its tests together used more memory than they may"
     broken = TestResult(test=missing[0], verdict=verdict, output=why)
-    left = () if hidden else missing[1:]
-    return (broken, *(TestResult(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
+    not_run = () if hidden else missing[1:]
+    return (broken, *(TestResult(test=test, verdict=Verdict.HARNESS, output="not run") for test in not_run))
 
 
 _STUB = """

@@ -83,8 +83,8 @@ class Problem(Record):
     def program(self, answer: str) -> str:
         """Return the whole program for an answer, which is the function or only a continuation of the prompt."""
         if self.language == "rust":
-            whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
-            return complete_program(answer if whole else self.prompt + answer)
+            is_whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
+            return complete_program(answer if is_whole else self.prompt + answer)
         # The prompt's imports and definitions stay available; a definition of the same name replaces the prompt's.
         if self.entry_point not in definitions(answer):
             return _continue(self.prompt, answer)

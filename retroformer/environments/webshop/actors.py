@@ -24,8 +24,8 @@ class ShoppingActor:
             stop=["\n"],
             seed=scene.seed if self.temperature else None,
         )
-        found = (compact.products(step.observation) for step in reversed(scene.steps))
-        shown = next(filter(None, found), ())
+        searches = (compact.products(step.observation) for step in reversed(scene.steps))
+        shown = next(filter(None, searches), ())
         return Move(action=compact.on_site(completion.text, shown), usage=completion.usage)
 
 

@@ -69,10 +69,10 @@ def on_site(action: str, shown: Sequence[str]) -> str:
 
 def observation(text: str) -> str:
     """Return the products of a search, the options of a product, a score, `ok` or `no`."""
-    if found := _PRODUCT.findall(text):
+    if listed := _PRODUCT.findall(text):
         return "\n".join(
             f"{number}: {' '.join(title.split()[:TITLE_WORDS])}, {price}"
-            for number, (_, title, price) in enumerate(found, 1)
+            for number, (_, title, price) in enumerate(listed, 1)
         )
     if score := _SCORE.match(text):
         return f"score {float(score[1]):.2f}"

@@ -182,5 +182,5 @@ def _drawn(
         return kind, advice if random.random() < 0.6 else random.choice(
             (ShoppingAdvice(advice.words), ShoppingAdvice("", advice.values))
         )
-    whole = {"rule": rule_advice(request), "other": oracle_advice(other)}
-    return kind, whole.get(kind, ShoppingAdvice())
+    advice_of = {"rule": rule_advice(request), "other": oracle_advice(other)}
+    return kind, advice_of.get(kind, ShoppingAdvice())

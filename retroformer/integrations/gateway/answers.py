@@ -129,8 +129,8 @@ class RecordedAnswer:
             calls = [{"function": called}]
         parts = [part for part in calls if isinstance(part, Mapping)] if isinstance(calls, list) else []
         for place, part in enumerate(parts):
-            given = part.get("index")
-            self._add_call(given if isinstance(given, int) else place if len(parts) > 1 else None, part)
+            index = part.get("index")
+            self._add_call(index if isinstance(index, int) else place if len(parts) > 1 else None, part)
 
     def _note_end(self, read: ProviderAnswer) -> None:
         self._usage = read.usage or self._usage

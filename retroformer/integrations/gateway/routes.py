@@ -116,12 +116,12 @@ class Gateway:
     async def _score(self, request: web.Request) -> web.Response:
         run, task = _names(request)
         try:
-            given = Score.model_validate(json_value(await _body(request)))
-            task = storable(given.task) or task
-            if given.invalid:
-                receipt = await self._runs.discard(run, task, given.cause)
+            score = Score.model_validate(json_value(await _body(request)))
+            task = storable(score.task) or task
+            if score.invalid:
+                receipt = await self._runs.discard(run, task, score.cause)
             else:
-                receipt = await self._runs.score(run, task, parse_score(given.score))
+                receipt = await self._runs.score(run, task, parse_score(score.score))
         except NoAttemptToScore as error:
             return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
         except ValidationError as error:

@@ -130,6 +130,6 @@ def _request_headers(request: web.BaseRequest, *, changed: bool, read: bool) -> 
     if read and hdrs.ACCEPT_ENCODING in headers:
         # An answer in another encoding could not be read on the side.
         offered = [part.strip() for part in headers[hdrs.ACCEPT_ENCODING].split(",")]
-        known = [part for part in offered if part.partition(";")[0].strip().lower() in (*ENCODINGS, "identity")]
-        headers[hdrs.ACCEPT_ENCODING] = ", ".join(known) or "identity"
+        readable = [part for part in offered if part.partition(";")[0].strip().lower() in (*ENCODINGS, "identity")]
+        headers[hdrs.ACCEPT_ENCODING] = ", ".join(readable) or "identity"
     return headers

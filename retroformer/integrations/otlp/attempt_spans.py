@@ -57,7 +57,7 @@ class AttemptSpans(SpanProcessor):
         finally:
             context.detach(token)
             with self._lock:
-                self._attempts = {span: of for span, of in self._attempts.items() if of is not spans}
+                self._attempts = {span: attempt for span, attempt in self._attempts.items() if attempt is not spans}
             own.end()
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
@@ -82,7 +82,7 @@ class AttemptSpans(SpanProcessor):
             if not (messages or steps):
                 return None
             done = {"messages": messages} if messages else {"steps": steps}
-            return {name: [one.model_dump(mode="json") for one in listed] for name, listed in done.items()} | {
+            return {name: [record.model_dump(mode="json") for record in listed] for name, listed in done.items()} | {
                 "usage": usage.model_dump()
             }
         except Exception as error:  # The spans are another program's: an agent must not fail because of them.

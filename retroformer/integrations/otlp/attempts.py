@@ -82,14 +82,14 @@ def places_of(spans: Iterable[Span]) -> list[SpanPlace]:
 
     Each is found once from the place of the span around it: spans may be nested thousands deep, or in a circle.
     """
-    known = {span.identity: span for span in spans}
+    by_identity = {span.identity: span for span in spans}
     places: dict[tuple[str, str], SpanPlace] = {}
-    for span in known.values():
+    for span in by_identity.values():
         path: dict[tuple[str, str], Span] = {}
         around: Span | None = span
         while around is not None and around.identity not in places and around.identity not in path:
             path[around.identity] = around
-            around = known.get((around.trace_id, around.parent_span_id))
+            around = by_identity.get((around.trace_id, around.parent_span_id))
         outer = places.get(around.identity) if around is not None else None
         for inner in reversed(path.values()):
             task = (outer.task if outer else "") or (inner.span_id if TASK_ID in inner.attributes else "")
@@ -151,21 +151,21 @@ def _score(spans: Sequence[Span], facts: Mapping[str, Any], wanted: str | None) 
     """Return the score of an attempt, the last of its name; None without one. Raises MissingInput."""
     if wanted is None and "score" in facts:
         return float(facts["score"])
-    given = {name: value for span in spans for name, value in _evaluations(span, wanted)}
+    scores = {name: value for span in spans for name, value in _evaluations(span, wanted)}
     if wanted is not None:
-        return given.get(wanted, facts.get("score") if wanted in (SCORE, "score") else None)
-    if len(given) > 1:
+        return scores.get(wanted, facts.get("score") if wanted in (SCORE, "score") else None)
+    if len(scores) > 1:
         raise MissingInput(
-            f"{spans[0].where} was given the scores {', '.join(sorted(given))}: choose one, as in "
-            f"`--score {min(given)}`, or set {SCORE}."
+            f"{spans[0].where} was given the scores {', '.join(sorted(scores))}: choose one, as in "
+            f"`--score {min(scores)}`, or set {SCORE}."
         )
-    return next(iter(given.values()), None)
+    return next(iter(scores.values()), None)
 
 
 def facts_of(span: Span) -> dict[str, Any]:
     """Return what a span says, by the names of `FACTS`. Raises MissingInput if a value is out of bounds."""
-    given, place = span.attributes.get(_METADATA, {}), span.place(_METADATA)
-    metadata = validate(_OBJECT, parse_json(given, place) if isinstance(given, str) else given, place)
+    raw, place = span.attributes.get(_METADATA, {}), span.place(_METADATA)
+    metadata = validate(_OBJECT, parse_json(raw, place) if isinstance(raw, str) else raw, place)
     facts = dict[str, Any]()
     for fact, (attribute, kind) in FACTS.items():
         if attribute in span.attributes:
@@ -181,17 +181,17 @@ def _evaluations(span: Span, wanted: str | None) -> Iterator[tuple[str, float]]:
     Raises:
         MissingInput: a score of that name, or any if `wanted` is None, is not from 0 to 1.
     """
-    given = list[tuple[str, Any, str]]()
+    scores = list[tuple[str, Any, str]]()
     for prefix, kind in _LISTS:
         for attribute, name in span.attributes.items():
             if attribute.startswith(f"{prefix}.") and attribute.endswith(f".{kind}.name"):
                 score = f"{attribute.removesuffix('.name')}.score"
-                given.append((str(name), span.attributes.get(score), score))
+                scores.append((str(name), span.attributes.get(score), score))
     name, score = f"{_EVALUATION_EVENT}.name", f"{_EVALUATION_EVENT}.score.value"
-    given += [(str(at[name]), at.get(score), score) for at in span.attribute_sets if name in at]
+    scores += [(str(at[name]), at.get(score), score) for at in span.attribute_sets if name in at]
     if wanted is not None:
-        given.append((wanted, span.attributes.get(wanted), wanted))
-    for name, value, attribute in given:
+        scores.append((wanted, span.attributes.get(wanted), wanted))
+    for name, value, attribute in scores:
         if value is not None and wanted in (None, name):
             yield name, validate(_SCORE_TYPE, value, span.place(attribute))
 

@@ -41,9 +41,9 @@ def validate(kind: TypeAdapter[Any], value: Any, place: str, *, strict: bool | N
         fault = error.errors(include_url=False)[0]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
         at = (place + path.lstrip(".")).removesuffix(": ") if place.endswith(": ") else place + path
-        found = "" if fault["type"] == "missing" else f" is {repr(fault['input'])[:80]}"
+        given_value = "" if fault["type"] == "missing" else f" is {repr(fault['input'])[:80]}"
         message = fault["msg"].removeprefix("Value error, ")
-        raise MissingInput(f"{at}{found}: {message}.") from None
+        raise MissingInput(f"{at}{given_value}: {message}.") from None
 
 
 def _not_zero(identity: str) -> str:
@@ -189,7 +189,7 @@ def drop_spans(value: Any, where: str, check: Callable[[Span, Any], object]) -> 
     `check` gets a span, and its JSON. Return the number of spans that are left, and the faults of the others. Raises
     MissingInput if the value is no request at all.
     """
-    left, faults = 0, list[str]()
+    remaining, faults = 0, list[str]()
     for spans, place in _scopes(value, where):
         kept = list[Any]()
         for number, span in enumerate(spans):
@@ -199,8 +199,8 @@ def drop_spans(value: Any, where: str, check: Callable[[Span, Any], object]) -> 
             except MissingInput as error:
                 faults.append(str(error))
         spans[:] = kept
-        left += len(kept)
-    return left, faults
+        remaining += len(kept)
+    return remaining, faults
 
 
 def _scopes(value: Any, where: str) -> Iterator[tuple[list[Any], str]]:

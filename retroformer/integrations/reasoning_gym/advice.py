@@ -126,5 +126,5 @@ class AnswerLeak:
 
 def holds(text: str, answer: str) -> bool:
     """Return True if the answer stands in a text as a whole word or number: 24 is neither in 124 nor in -24 or 2.24."""
-    whole = rf"(?<![\w.-]){re.escape(answer.strip().casefold())}(?!\w|\.\d)"
-    return bool(answer.strip()) and re.search(whole, text.casefold()) is not None
+    pattern = rf"(?<![\w.-]){re.escape(answer.strip().casefold())}(?!\w|\.\d)"
+    return bool(answer.strip()) and re.search(pattern, text.casefold()) is not None

@@ -42,8 +42,8 @@ class Marks:
 
     def add_all(self, marks: list[Mark]) -> int:
         """Store those of these marks that are not stored yet; return their number. Raises StoreError."""
-        known = set(self.history())
-        new = [mark for mark in marks if mark not in known]
+        stored = set(self.history())
+        new = [mark for mark in marks if mark not in stored]
         rows = [
             {**mark.model_dump(), "experiment": self._experiment, "marked_at": mark.marked_at.isoformat()}
             for mark in new
