@@ -67,15 +67,17 @@ def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     """Yield a sentence for every other arm, which claims a difference only if its interval excludes 0.
 
     Of two models the exact test must agree. The first sentences compare arms of trained models with the untrained one,
-    the last of the config first. The last sentences compare each arm of `eval.examples` with the one before it, such as
-    a stage of training with the stage that it started from. If tasks are unfinished, each sentence also gives the
-    interval with these counted as failures, and the first line names the arms whose verdict they change.
+    the last of the config first. The next ones compare that last one, and the arms that are not trained, with the
+    reference. The last ones compare each arm of `eval.examples` with the one before it, such as a stage of training
+    with the stage that it started from. If tasks are unfinished, each sentence also gives the interval with these
+    counted as failures, and the first line names the arms whose verdict they change.
     """
     rates, reference = evaluation.rates, evaluation.reference
     pairs = trained_against_untrained(evaluation.experiment, reference)
-    pairs += [
-        (arm.name, reference) for arm in rates.finished if (arm.name, reference) not in ((reference, reference), *pairs)
-    ]
+    # With many arms, a sentence on each trained one against the reference would bury the others.
+    omitted = {reference, *(trained for trained, _ in pairs[1:])}
+    others = [(arm.name, reference) for arm in rates.finished if arm.name not in omitted]
+    pairs += [pair for pair in others if pair not in pairs]
     steps = pairwise(evaluation.experiment.eval.examples or ())
     pairs += [(after, before) for before, after in steps if (after, before) not in pairs]
     items, disputed = [], dict[str, None]()

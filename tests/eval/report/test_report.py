@@ -287,6 +287,21 @@ def test_the_headline_begins_with_what_training_was_worth(folder: Path) -> None:
     assert sum("**trained**" in sentence for sentence in sentences) == 2
 
 
+def test_of_several_trained_arms_only_the_last_is_also_compared_with_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = CONFIG.replace("    trained:", "    earlier: {kind: model, model: sft}\n    trained:")
+    wins = {"eval/no reflection": 0, "eval/earlier": 6, "eval/trained": 6, "eval/hopeless": 0}
+    conclusion = read_report(report_of(config, wins)).conclusion
+    assert [sentence.arms for sentence in conclusion] == [
+        ("trained", "hopeless"),
+        ("earlier", "hopeless"),
+        ("trained", "no reflection"),
+        ("hopeless", "no reflection"),
+    ]
+
+
 def test_the_headline_compares_the_arms_of_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
