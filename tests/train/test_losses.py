@@ -60,7 +60,7 @@ def test_values_of_padding_do_not_reach_the_response() -> None:
 
 
 def test_whitening_counts_only_the_tokens_of_responses() -> None:
-    white_BT = whitened(torch.tensor([[1.0, 3.0, 50.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
+    white_BT = whitened(torch.tensor([[1.0, 5.0, 50.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
     torch.testing.assert_close(white_BT, torch.tensor([[-1.0, 1.0, 0.0]]))
 
 
