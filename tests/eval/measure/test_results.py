@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, arm_results
+from eval.measure.results import ArmResult, arm_results, count_unfinished
 from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
@@ -137,3 +137,21 @@ def test_a_task_that_one_training_seed_left_unfinished_counts_as_unfinished(stor
     assert pooled.incomplete == 1
     assert pooled.invalid == 1
     assert pooled.solved_NT.shape == (3, 3)
+
+
+def test_an_unfinished_task_counts_as_failed_from_its_first_missing_trial_on(store: Store) -> None:
+    tell_all(store)
+    x, y = count_unfinished(list(outcomes(store, "x", "y").values()))
+    assert x.return_NT.tolist() == [[1, 0, 0.25, 0.5], [1, 1, 0.5, 0.5], [1, 1, 1, 0.75]]
+    assert y.return_NT.tolist() == [[1, 0, 0.25, 0.5], [1, 0, 0, 0], [1, 0, 0, 0]]
+    assert y.solved_NT.tolist() == [[1, 0, 0, 0]] * 3
+
+
+@pytest.mark.parametrize(("last_counts", "solved"), [(False, 1), (True, 0)])
+def test_a_missing_retry_cannot_undo_a_game_that_is_won(store: Store, last_counts: bool, solved: int) -> None:
+    made = attempt_at(task("a"), rewards=(1.0,), outcome=Outcome.SUCCESS)
+    key = Key(arm=FIRST_TRIAL, task_id="a", trial=0)
+    add_trajectory(store, key, made.model_copy(update={"judged": False}))
+    add_invalid(store, Key(arm="eval/harsh", task_id="a", trial=1), "The school is closed.", PRICE)
+    (arm,) = count_unfinished(arm_results(store, [task("a")], stored("harsh"), trials=2, last_counts=last_counts))
+    assert (arm.solved_NT.tolist(), arm.incomplete) == ([[1], [solved]], 1)
