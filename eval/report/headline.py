@@ -76,10 +76,9 @@ def verdict(evaluation: ReportInput) -> Iterator[doc.Listing | doc.Words]:
     pairs = trained_against_untrained(evaluation.experiment, reference)
     # With many arms, a sentence on each trained one against the reference would bury the others.
     omitted = {reference, *(trained for trained, _ in pairs[1:])}
-    others = [(arm.name, reference) for arm in rates.finished if arm.name not in omitted]
-    pairs += [pair for pair in others if pair not in pairs]
-    steps = pairwise(evaluation.experiment.eval.examples or ())
-    pairs += [(after, before) for before, after in steps if (after, before) not in pairs]
+    pairs += [(arm.name, reference) for arm in rates.finished if arm.name not in omitted]
+    pairs += [(after, before) for before, after in pairwise(evaluation.experiment.eval.examples or ())]
+    pairs = list(dict.fromkeys(pairs))
     items, disputed = [], dict[str, None]()
     for name, other in pairs:
         shown: doc.Spans = (doc.strong(name), *[" (a yardstick)"] * evaluation.reads_solution(name))

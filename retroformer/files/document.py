@@ -255,7 +255,7 @@ def number(value: float, form: str = "", after: str = "") -> Cell:
 
 
 def share(count: int, total: int) -> Cell:
-    """Return a share, such as `3 of 4 (75%)`; a dash if `whole` is 0."""
+    """Return a share, such as `3 of 4 (75%)`; a dash if `total` is 0."""
     # A flag that was counted once prints as a number, too.
     return (
         Cell(words=f"{count:d} of {total:d} ({count / total:.0%})", value=count / total) if total else Cell(words=DASH)

@@ -40,9 +40,8 @@ class ProgressLine:
     def write(self) -> None:
         """Write a line of a log."""
         self._written = self._clock()
-        taken = _clock_time(self._written - self._began)
-        left = f", {self.left()}" if self.left() else ""
-        text = f"{self.title}  {self.done}/{self.total}  {taken}{left}  {self.words}".rstrip()
+        times = ", ".join(filter(None, (_clock_time(self._written - self._began), self.left())))
+        text = f"{self.title}  {self.done}/{self.total}  {times}  {self.words}".rstrip()
         # Written without Rich, which would break a long line at 80 columns.
         self._console.file.write(f"{text}\n")
         self._console.file.flush()

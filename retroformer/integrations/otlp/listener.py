@@ -99,14 +99,14 @@ def _keep(inbox: Path, content: bytes, kind: str) -> list[str]:
             value = decode_json(text, "The request")
         else:
             value = json_of_protobuf(content, "The request")
-        kept_spans, faults = drop_spans(value, "The request", partial(_check_span, text))
+        remaining, faults = drop_spans(value, "The request", partial(_check_span, text))
         if fault := json_fault(value, text):
             raise MissingInput(f"The request {fault}.")
     except MissingInput as error:
         raise Refusal(400, str(error)) from None
     except UnicodeDecodeError:
         raise Refusal(400, "The request is not UTF-8: send it in that encoding.") from None
-    if not kept_spans:
+    if not remaining:
         if faults:
             raise Refusal(400, faults[0])
         return []  # An exporter may send a request without a span.
