@@ -47,7 +47,7 @@ class PromotionTest(NamedTuple):
     """A candidate, what it is compared with, and the tasks, in the order in which they are played."""
 
     history: History
-    known: Sequence[Promotion]
+    earlier: Sequence[Promotion]
     """The promotions so far."""
     candidate: PromotedAdapter
     baseline: PromotedAdapter | None
@@ -118,12 +118,14 @@ def _folder_of_candidate(experiment: Experiment, name: str) -> Path:
     return folder
 
 
-def _refuse_candidate(known: Sequence[Promotion], candidate: PromotedAdapter, baseline: PromotedAdapter | None) -> None:
+def _refuse_candidate(
+    earlier: Sequence[Promotion], candidate: PromotedAdapter, baseline: PromotedAdapter | None
+) -> None:
     if baseline is not None and candidate.sha256 == baseline.sha256:
         raise ConfigError(
             f"{name_of(candidate)} is the reflector already: add --against none to compare it with no advice."
         )
-    for record in known:
+    for record in earlier:
         replaced = record.replaced
         if record.by_monitor and replaced is not None and replaced.sha256 == candidate.sha256:
             raise ConfigError(
@@ -162,7 +164,7 @@ async def decide(plan: PromotionTest) -> Decision:
     if test.conclusion is not Conclusion.BETTER:
         shown = "is worse" if worse else "is not shown to be better"
         return Decision(f"Not promoted: {plan.candidate} {shown} ({evidence}).", None)
-    promotion = plan.history.append(plan.known, "promoted", plan.candidate, "shown to be better", evidence)
+    promotion = plan.history.append(plan.earlier, "promoted", plan.candidate, "shown to be better", evidence)
     return Decision(f"Promoted: reflector is {plan.candidate} ({evidence}).", promotion)
 
 

@@ -107,22 +107,22 @@ class History:
 
     def append(
         self,
-        known: Sequence[Promotion],
+        earlier: Sequence[Promotion],
         kind: Literal["first", "promoted", "rolled back"],
         adapter: PromotedAdapter | None,
         reason: str,
         evidence: Evidence | None = None,
         by_monitor: bool = False,
     ) -> Promotion:
-        """Add a promotion after the ones in `known`, and return it once it is on the disk.
+        """Add a promotion after the `earlier` ones, and return it once it is on the disk.
 
         Raises ConfigError if another command has added one in the meantime.
         """
         promotion = Promotion(
-            number=len(known) + 1,
+            number=len(earlier) + 1,
             kind=kind,
             adapter=adapter,
-            replaced=current_of(known),
+            replaced=current_of(earlier),
             reason=reason,
             evidence=evidence,
             at=datetime.now(UTC),
@@ -211,7 +211,7 @@ def current_of(records: Sequence[Promotion]) -> PromotedAdapter | None:
 
 def roll_back(
     history: History,
-    known: Sequence[Promotion],
+    earlier: Sequence[Promotion],
     reason: str,
     evidence: Evidence | None = None,
     by_monitor: bool = False,
@@ -220,14 +220,14 @@ def roll_back(
 
     Raises MissingInput if no adapter is current, ConfigError if another command has changed the reflector meanwhile.
     """
-    stack = stack_of(known)
+    stack = stack_of(earlier)
     if not stack:
         raise MissingInput(
             f"No adapter in {history.folder.parent} is served as reflector, so there is none to go back from: look at "
             "`retroformer promotions EXPERIMENT.yaml`."
         )
     before = stack[-2] if len(stack) > 1 else None
-    return history.append(known, "rolled back", before, reason, evidence, by_monitor)
+    return history.append(earlier, "rolled back", before, reason, evidence, by_monitor)
 
 
 def name_of(adapter: PromotedAdapter | None) -> str:
