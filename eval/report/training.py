@@ -24,6 +24,8 @@ _STAGES = {
     "ppo": "PPO",
     "sac": "SAC of the actor",
 }
+_RETURNS: Mapping[str | None, str] = {"live": "live returns", "stored": "GRPO on stored returns"}
+"""Names of GRPO whose rewards were no model's scores, by their source."""
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts", "env_steps": "steps"}
 _AUDIT_MEASURES = {
     "accuracy in training": "train_accuracy",
@@ -104,9 +106,8 @@ class TrainedAdapter(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Name of the stage, followed by `live` or `stored` if its rewards were the actor's own returns."""
-        name = _STAGES[self.stage]
-        return f"{name} {self.reward_source}" if self.reward_source in ("live", "stored") else name
+        """Name of the stage, or of the returns that were its rewards."""
+        return _RETURNS.get(self.reward_source, _STAGES[self.stage])
 
     @property
     def uses_reward_model(self) -> bool:

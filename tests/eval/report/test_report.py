@@ -238,7 +238,7 @@ def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_w
         "imitating": ("1", "8", "12,345"),
     }
     drawn = (folder / "ratings.svg").read_text()
-    assert "<title>GRPO live</title>" in drawn
+    assert "<title>live returns</title>" in drawn
     assert "<title>PPO</title>" not in drawn, "it read as many ratings as the SFT it started from"
 
 

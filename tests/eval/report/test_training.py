@@ -152,7 +152,7 @@ def test_live_returns_and_rounds_have_separate_lines(experiment: Experiment) -> 
     grpo, ppo = trained_adapters(experiment, ["grpo-one", "ppo-two"])
     live = grpo._replace(metrics=grpo.metrics.model_copy(update={"inputs": {"optimizer": {"reward": "live"}}}))
     again = ppo._replace(folder=ppo.folder.with_name("ppo-2"))
-    assert list(group_by_title([grpo, live, ppo, again])) == ["GRPO", "GRPO live", "PPO", "PPO, round 2"]
+    assert list(group_by_title([grpo, live, ppo, again])) == ["GRPO", "live returns", "PPO", "PPO, round 2"]
 
 
 def test_adapters_with_other_settings_are_not_pooled_as_seeds(experiment: Experiment) -> None:
