@@ -48,6 +48,13 @@ def test_every_seed_is_compared_with_an_arm_that_has_none() -> None:
     assert [comparison(first, rule).p_value for first in (trained, none)] == [None, 1.0]
 
 
+def test_a_comparison_is_after_the_last_trial() -> None:
+    later = arm("later", LAST)
+    results = later.seeds[0].solved_NT
+    assert results[-1].tolist() != results[-2].tolist()
+    assert comparison(later, arm("none", FIRST)).difference.mean == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize("trial", [0, 1])
 def test_the_difference_is_that_after_the_trial(trial: int) -> None:
     assert listed(arm("rule", LAST), arm("none", FIRST), trial) == [0, 0, 0]

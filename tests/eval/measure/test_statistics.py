@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eval.measure.results import Floats
-from eval.measure.statistics import MeanInterval, bootstrap, mcnemar, over_seeds
+from eval.measure.statistics import Comparison, MeanInterval, bootstrap, mcnemar, over_seeds, sign_flip
 
 
 def outcomes(text: str) -> Floats:
@@ -103,6 +103,22 @@ def test_an_interval_that_touches_zero_does_not_exclude_it(interval: MeanInterva
     assert interval.excludes_zero is excludes
 
 
+@pytest.mark.parametrize(
+    ("low", "p_value", "claimed"),
+    [
+        (0.1, 0.049, True),
+        (0.1, 0.05, False),  # The exact test disagrees.
+        (-0.1, 0.049, False),  # The interval disagrees.
+        (0.1, None, True),  # With training seeds there is no exact test.
+        (-0.1, None, False),
+    ],
+)
+def test_a_difference_is_claimed_if_interval_and_exact_test_agree(
+    low: float, p_value: float | None, claimed: bool
+) -> None:
+    assert Comparison(MeanInterval(0.2, low, 0.5), p_value).claimed is claimed
+
+
 def test_an_interval_is_written_as_mean_and_brackets() -> None:
     assert str(MeanInterval(0.25, 0.1, 0.4)) == "0.250 [0.100, 0.400]"
 
@@ -127,6 +143,18 @@ def test_mcnemars_p_ignores_the_order_and_the_tasks_that_both_solved() -> None:
     both = np.ones(100)
     assert mcnemar(first, second) == mcnemar(second, first)
     assert mcnemar(np.append(first, both), np.append(second, both)) == mcnemar(first, second)
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([0.25] * 5 + [0.0] * 7, 2 / 32),  # The tasks with no difference do not count.
+        ([0.5, 0.5, 0.5, -0.25], 2 * 2 / 16),  # Of the 16 sums, 1.75 and 1.25 are as far from 0, in both directions.
+        ([0.5, -0.5], 1.0),
+    ],
+)
+def test_the_sign_flip_p_is_the_share_of_signs_with_as_large_a_sum(differences: list[float], p: float) -> None:
+    assert sign_flip(np.array(differences)) == pytest.approx(p, abs=0.01)
 
 
 def test_mcnemars_p_of_very_many_tasks_is_still_a_number() -> None:
