@@ -61,6 +61,13 @@ _ADAPTERS: Mapping[str, Sequence[str]] = {"ppo": ("sft", "reward")}
 """Adapters that a stage used, if not that of SFT alone."""
 
 
+VERIFIED = (
+    VerifiedModel("ppo", "ab" * 32, True, "Say|Paris\nnow", True),
+    VerifiedModel("base", None, False, "Lyon", None),
+)
+"""What the models of `CONFIG` answered when they were checked."""
+
+
 def write_evaluation(
     config: str,
     wins: Mapping[str, int],

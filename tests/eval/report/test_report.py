@@ -1,7 +1,6 @@
 """Tests of the report: well-formed tables, numbers equal to the results, and no model text that can break the page."""
 
 import html.parser
-import json
 import re
 from contextlib import closing
 from pathlib import Path
@@ -9,20 +8,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from eval.play.verify import VerifiedModel
 from eval.report.files import read_report
 from eval.report.html import to_html
 from eval.report.markdown import to_markdown
 from retroformer.config.file import load
 from retroformer.files.document import Report, Table, chapter, strong, table
-from retroformer.method.records import Key, Outcome, Usage
+from retroformer.method.records import Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
-from retroformer.run.promotions import History
-from retroformer.run.provenance import ADAPTER_FILES
 from retroformer.run.store import open_store
-from tests.support.characters import CAPITAL, advice, attempt_at
-from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
-from tests.support.facts import add_trajectory
+from tests.support.evaluations import CONFIG, write_evaluation
 
 
 class HtmlTables(html.parser.HTMLParser):
@@ -44,29 +38,6 @@ class HtmlTables(html.parser.HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.rows and self.rows[-1] and data.strip():
             self.rows[-1][-1] += data.strip()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a report on ten riddles: 2 solved at once, trained solves 6 of 8 retries, others none."""
-    monkeypatch.chdir(tmp_path)
-    return report_of(CONFIG, {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0})
-
-
-@pytest.fixture
-def pooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the Markdown of the same report with two training seeds of trained, which solve 6 and 3 of 8."""
-    monkeypatch.chdir(tmp_path)
-    return (report_of(POOLED, WINS | {"eval/trained/ppo-1": 6, "eval/trained/ppo-2": 3}) / "report.md").read_text()
-
-
-def report_of(config: str, wins: dict[str, int]) -> Path:
-    """Write the report of ten riddles; return its folder."""
-    verified = [
-        VerifiedModel("ppo", "ab" * 32, True, "Say|Paris\nnow", True),
-        VerifiedModel("base", None, False, "Lyon", None),
-    ]
-    return write_evaluation(config, wins, verified)
 
 
 def test_the_numbers_of_the_table_are_those_of_the_outcomes(folder: Path) -> None:
@@ -110,7 +81,7 @@ def test_the_report_describes_the_actor(folder: Path) -> None:
 def test_a_single_arm_has_no_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = CONFIG.partition("    trained:")[0]
-    text = (report_of(config, {"eval/no reflection": 0}) / "report.md").read_text()
+    text = (write_evaluation(config, {"eval/no reflection": 0}) / "report.md").read_text()
     assert "| no reflection | 0.200 [0.000, 0.500] | 0.200 [0.000, 0.500] |" in text
     assert "first - second" not in text
     assert "Differences" not in text
@@ -155,93 +126,6 @@ def test_intervals_of_pooled_seeds_cover_other_seeds_and_come_first(pooled: str)
     assert "An arm with one model does not cover variation between training seeds." in pooled
 
 
-def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
-    assert "cost to make" not in (report_of(CONFIG, wins) / "report.md").read_text(), "nothing was trained here"
-    experiment = load(Path("riddles.yaml"))
-    write_stages(experiment, "sft", "reward", "ppo")
-    with closing(open_store(experiment)) as store:
-        for arm, calls in (("collect", 7), ("written", 2), ("eval/trained", 100)):
-            store.declare(arm, {})
-            add_trajectory(
-                store, Key(arm=arm, task_id="another"), attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
-            )
-            store.charge(arm, Usage(calls=calls, prompt_tokens=10 * calls))
-    section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
-    row = next(line for line in section.splitlines() if line.startswith("| trained "))
-    # 12,345 tokens in each of three stages; calls of the evaluation are not those of making.
-    assert row.split(" | ")[1:6] == ["0", "9", "90", "37,035", "0"]
-    assert "| hopeless " not in section.partition("## ")[0]
-    metrics = experiment.folder / "ppo" / "metrics.json"
-    metrics.write_text(json.dumps(json.loads(metrics.read_text()) | {"resumed_from_update": 2}))
-    text = (report_of(CONFIG, wins) / "report.md").read_text()
-    row = next(line for line in text.partition("cost to make and to use")[2].splitlines() if line[:10] == "| trained ")
-    assert row.split(" | ")[1:6] == ["0", "9", "90", "37,035", "-"], "the CPU time of a resumed stage was not measured"
-    assert text.count("| 12,345 | - |") == 1
-
-
-def test_a_promoted_adapter_costs_what_it_cost_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = CONFIG + "    served: {kind: model, model: reflector}\n"
-    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0, "eval/served": 6}
-    Path("riddles.yaml").write_text(config)
-    experiment = load(Path("riddles.yaml"))
-    write_stages(experiment, "sft", "reward", "ppo")
-    for name in ADAPTER_FILES:
-        (experiment.folder / "ppo" / name).write_text("weights")
-
-    def costs() -> set[str]:
-        section = (report_of(config, wins) / "report.md").read_text().partition("cost to make and to use")[2]
-        rows = [line for line in section.splitlines() if line.startswith(("| trained ", "| served "))]
-        return {row.split(" | ")[4] for row in rows[:2]}
-
-    assert costs() == {"37,035"}
-    history = History(experiment.folder)
-    history.append((), "first", history.keep("ppo", experiment.folder / "ppo"), "nothing was served before")
-    assert costs() == {"37,035"}
-
-
-def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arms = {"near": "ppo-near", "live": "grpo", "imitating": "sft"}
-    config = CONFIG + "".join(f"    {name}: {{kind: model, model: {model}}}\n" for name, model in arms.items())
-    wins = dict.fromkeys(("eval/no reflection", "eval/trained", "eval/hopeless", *(f"eval/{name}" for name in arms)), 0)
-    Path("riddles.yaml").write_text(config)
-    experiment = load(Path("riddles.yaml"))
-    write_stages(experiment, "sft", "reward", "ppo-near", "grpo")
-    with closing(open_store(experiment)) as store:
-        for arm, calls in (("collect", 7), ("grpo", 30), ("document", 500), ("collect 2", 1000)):
-            store.declare(arm, {})
-            played = attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
-            for trial in range(2):
-                add_trajectory(store, Key(arm=arm, task_id="another", trial=trial), played)
-            store.add_reflection(Key(arm=arm, task_id="another", trial=1), 0, advice("Paris?"))
-            store.charge(arm, Usage(calls=calls))
-    for path in experiment.folder.glob("*/metrics.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"rounds": [1]}))
-    folder = report_of(config, wins)
-    section = (folder / "report.md").read_text().partition("cost to make and to use")[2].partition("\n## ")[0]
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in section.splitlines()
-        if line.startswith(tuple(f"| {arm} " for arm in arms))
-    ]
-    # Four updates of four groups, with 7.5 distinct texts each; the second round was read by none of them.
-    assert {row[0]: (row[1], row[2], row[4]) for row in rows} == {
-        "near": ("1", "8", "37,035"),
-        "live": ("121", "39", "24,690"),
-        "imitating": ("1", "8", "12,345"),
-    }
-    drawn = (folder / "ratings.svg").read_text()
-    assert "<title>live returns</title>" in drawn
-    assert "<title>PPO</title>" not in drawn, "it read as many ratings as the SFT it started from"
-
-
 PLANNED = """
   comparisons:
     - {first: trained, second: no reflection, trial: 1, mean: 0.7, low: 0.3}
@@ -253,7 +137,7 @@ PLANNED = """
 def test_planned_comparisons_are_met_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
-    text = (report_of(CONFIG.rstrip() + PLANNED, wins) / "report.md").read_text()
+    text = (write_evaluation(CONFIG.rstrip() + PLANNED, wins) / "report.md").read_text()
     section = text.partition("## Planned comparisons")[2].partition("## ")[0]
     rows = [
         line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| trained") or "hope" in line
@@ -265,71 +149,6 @@ def test_planned_comparisons_are_met_or_missed(tmp_path: Path, monkeypatch: pyte
     ]
     assert [(row[4].split()[0], row[5]) for row in rows] == [("0.750", "met"), ("0.750", "missed"), ("0.000", "met")]
     assert rows[1][3] == "mean at least 0.8, lower bound above 0"
-
-
-def test_the_headline_is_made_of_sentences_that_can_be_quoted(folder: Path) -> None:
-    text = (folder / "report.md").read_text()
-    assert (
-        "- **trained** solves 80.0% of 10 tasks within 2 attempts, 60.0 points more than *no reflection* (95% interval "
-        "over tasks: 30.0 to 90.0; p = 0.0312)." in text
-    )
-    assert (
-        "- The data do not show a difference between **hopeless** (20.0% of 10 tasks within 2 attempts) and "
-        "*no reflection*: 0.0 points (95% interval over tasks: 0.0 to 0.0; p = 1.0000)." in text
-    )
-
-
-def test_the_headline_begins_with_what_training_was_worth(folder: Path) -> None:
-    sentences = [line for line in (folder / "report.md").read_text().splitlines() if line.startswith("- ")]
-    assert sentences[0].startswith(
-        "- **trained** solves 80.0% of 10 tasks within 2 attempts, 60.0 points more than *hopeless* (95% interval"
-    ), "the base writes the advice of this arm"
-    assert sum("**trained**" in sentence for sentence in sentences) == 2
-
-
-def test_of_several_trained_arms_only_the_last_is_also_compared_with_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = CONFIG.replace("    trained:", "    earlier: {kind: model, model: sft}\n    trained:")
-    wins = {"eval/no reflection": 0, "eval/earlier": 6, "eval/trained": 6, "eval/hopeless": 0}
-    conclusion = read_report(report_of(config, wins)).conclusion
-    assert [sentence.arms for sentence in conclusion] == [
-        ("trained", "hopeless"),
-        ("earlier", "hopeless"),
-        ("trained", "no reflection"),
-        ("hopeless", "no reflection"),
-    ]
-
-
-def test_the_headline_compares_the_arms_of_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
-    text = (report_of(f"{CONFIG.rstrip()}\n  examples: [trained, hopeless]\n", wins) / "report.md").read_text()
-    assert (
-        "- **hopeless** solves 20.0% of 10 tasks within 2 attempts, 60.0 points fewer than *trained* (95% interval "
-        "over tasks: 30.0 to 90.0; p = 0.0312)." in text
-    )
-
-
-def test_an_interval_above_0_is_no_claim_where_the_exact_test_of_two_models_disagrees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    wins = {"eval/no reflection": 0, "eval/trained": 5, "eval/hopeless": 0}
-    text = (report_of(CONFIG, wins) / "report.md").read_text()
-    # Five tasks that only one arm solved: 2 / 2**5.
-    assert "- The data do not show a difference between **trained** (70.0% of 10 tasks within 2 attempts) and" in text
-    assert "50.0 points (95% interval over tasks: 20.0 to 80.0; p = 0.0625)." in text
-
-
-def test_pooled_seeds_claim_a_difference_if_the_interval_over_seeds_and_tasks_excludes_0(pooled: str) -> None:
-    # The exact test of ppo-2 alone, with three tasks, has p = 2 / 2**3.
-    claim = (
-        r"- \*\*trained\*\* solves 65.0% of 10 tasks within 2 attempts, 45.0 points more than \*no reflection\* "
-        r"\(95% interval over training seeds and tasks: 1\d.0 to \d\d.0\)\."
-    )
-    assert re.search(claim, pooled)
 
 
 def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
