@@ -113,7 +113,7 @@ _MARKERS = (
 _HUES = 7
 """Hues that series share. The first series, the reference of a report, has another of its own."""
 _MOST_MARKED = 30
-"""Longer series get eight markers instead of one per point, and a band instead of error bars."""
+"""Longer series get eight markers instead of one per point."""
 _MOST_POINTS = 400
 _LABEL_ROW = 16
 _CHARACTER = 6.7
@@ -208,7 +208,8 @@ def _axes(chart: LineChart) -> tuple[Axis, Axis]:
 
 def _lines(chart: LineChart) -> tuple[float, Markup]:
     place = _places_of(chart)
-    drawn = Markup("").join(_series(number, series, place) for number, series in enumerate(chart.series))
+    bars = bool(chart.x_ticks)
+    drawn = Markup("").join(_series(number, series, place, bars) for number, series in enumerate(chart.series))
     return _FRAME.height, _FRAME.grid(*_axes(chart), chart.x_title, chart.y_title) + drawn
 
 
@@ -244,7 +245,7 @@ _Place = Callable[[tuple[float, float]], tuple[float, float]]
 """Function from a data point to its position in the drawing."""
 
 
-def _series(number: int, series: Series, place: _Place) -> Markup:
+def _series(number: int, series: Series, place: _Place, bars: bool) -> Markup:
     if not series.points:
         return Markup("")
     sparse = len(series.points) <= _MOST_MARKED
@@ -256,7 +257,7 @@ def _series(number: int, series: Series, place: _Place) -> Markup:
     points = tuple(point for point in series.points if all(map(math.isfinite, point)))
     parts = [
         *(_polyline("member", _places(member, place)) for member in series.members),
-        *([line(*pair) for pair in ends] if sparse else _band(ends)),
+        *([line(*pair) for pair in ends] if bars or len(ends) == 1 else _band(ends)),
         _polyline("", _places(points, place)),
         *(
             Markup('<path transform="translate({} {})" d="{}"><title>{}: {:.3g}</title></path>').format(

@@ -144,7 +144,7 @@ class LineChart(Record):
     y_title: str
     series: tuple[Series, ...]
     x_ticks: tuple[float, ...] = ()
-    """Values with a tick on the x axis; empty: round numbers."""
+    """Values with a tick on the x axis, where bounds are bars; empty: round numbers, and bounds are a band."""
     y_ticks: tuple[float, ...] = ()
     """The same for the y axis."""
 

@@ -31,17 +31,18 @@ def test_a_line_spans_the_plot() -> None:
     assert "<title>a &lt;b&gt;: 10</title>" in svg, "a marker gives its value under the pointer"
 
 
-def test_a_few_points_have_bars_and_many_have_a_band() -> None:
-    def drawn(count: int) -> str:
+def test_bounds_are_bars_at_given_ticks_and_a_band_on_a_continuous_axis() -> None:
+    def drawn(count: int, ticks: tuple[float, ...] = ()) -> str:
         bounds = tuple((0.0, 4.0) for _ in range(count))
         points = tuple((float(x), 2.0) for x in range(count))
-        svg = charts.svg(chart(Series(name="mean", points=points, bounds=bounds)), "Loss")
-        return svg.partition('class="s0"')[2]
+        mean = chart(Series(name="mean", points=points, bounds=bounds)).model_copy(update={"x_ticks": ticks})
+        return charts.svg(mean, "Loss").partition('class="s0"')[2]
 
-    assert drawn(2).count("<line ") == 2
-    assert '<line x1="48" y1="256" x2="48" y2="30"/>' in drawn(2)
-    (band,) = re.findall(r'polygon points="([^"]+)"', drawn(40))
-    assert len(places(band)) == 80
+    assert drawn(2, (0, 1)).count("<line ") == 2
+    assert '<line x1="48" y1="256" x2="48" y2="30"/>' in drawn(2, (0, 1))
+    assert drawn(1).count("<line ") == 1, "a band of one point could not be seen"
+    (band,) = re.findall(r'polygon points="([^"]+)"', drawn(2))
+    assert len(places(band)) == 4
     assert places(band)[0] == (48, 256)
     assert places(band)[-1] == (48, 30)
 
