@@ -24,8 +24,8 @@ _STAGES = {
     "ppo": "PPO",
     "sac": "SAC of the actor",
 }
-_RETURNS: Mapping[str | None, str] = {"live": "live returns", "stored": "GRPO on stored returns"}
-"""Names of GRPO whose rewards were no model's scores, by their source."""
+_GRPO_ON_RATINGS: Mapping[str | None, str] = {"live": "live returns", "stored": "GRPO on stored ratings"}
+"""Titles of GRPO whose rewards were ratings instead of a model's scores, by their source."""
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts", "env_steps": "steps"}
 _AUDIT_MEASURES = {
     "accuracy in training": "train_accuracy",
@@ -106,8 +106,8 @@ class TrainedAdapter(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Name of the stage, or of the returns that were its rewards."""
-        return _RETURNS.get(self.reward_source, _STAGES[self.stage])
+        """Name of the stage; of GRPO on ratings, one that says where they came from."""
+        return _GRPO_ON_RATINGS.get(self.reward_source, _STAGES[self.stage])
 
     @property
     def uses_reward_model(self) -> bool:
