@@ -254,6 +254,35 @@ def test_a_response_earns_its_score_minus_its_divergence_and_advantages_are_whit
     assert batch.advantages_BT[here].mean().item() == pytest.approx(0.0, abs=1e-5)
 
 
+def test_the_gradient_is_that_of_the_mean_loss_of_policy_and_value_over_all_tokens(
+    tiny_base: Path, workplace: Path
+) -> None:
+    model, settings = moved(workplace, tiny_base), quick_settings(kl=0.1)
+    optimizer = make_optimizer(model, settings)
+    responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW)
+    batch = evaluate(model, responses, settings, DRAW._replace(micro_batch_tokens=30), UNSCALED)
+    assert len(batch.blocks) > 2
+    set_learning_rates(optimizer, settings, 100)
+    accumulate_gradients(model, optimizer, batch)
+    optimizer.step()
+    norm = accumulate_gradients(model, optimizer, batch)["gradient_norm"]
+    parameters = [*model.adapter_parameters(), *model.value_head.parameters()]
+    found = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None])
+    # The same, token by token, by equations 7 and 9 of PPO.
+    [block] = blocks(responses, 10_000)
+    read, losses = model.read(block.packed, responses.length), list[Tensor]()
+    for row, column in responses.mask_BT.nonzero().tolist():
+        ratio = torch.exp(read.log_probs_RT[row, column] - batch.log_probs_BT[row, column])
+        advantage, target = batch.advantages_BT[row, column], batch.returns_BT[row, column]
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        value, old = read.values_RT[row, column], batch.values_BT[row, column]
+        error = torch.maximum((value - target) ** 2, (old + (value - old).clamp(-0.2, 0.2) - target) ** 2) / 2
+        losses.append(0.1 * error - surrogate)
+    expected = torch.cat([part.flatten() for part in torch.autograd.grad(torch.stack(losses).mean(), parameters)])
+    assert norm == pytest.approx(expected.norm().item(), rel=1e-4)
+    torch.testing.assert_close(found, expected / max(norm, 1.0), rtol=1e-3, atol=1e-6)
+
+
 def test_response_tokens_have_no_padding() -> None:
     responses = ended_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), DRAW)
     assert responses.tokens == [[7, END], [7, 8, 9]]
