@@ -247,6 +247,10 @@ def test_a_response_earns_its_score_minus_its_divergence_and_advantages_are_whit
     monkeypatch.setattr("train.rl.ppo.LAMBDA", 1.0)
     batch = evaluate(model, respond(model, PROMPTS, DRAW), quick_settings(kl=0.5), DRAW, UNSCALED)
     earned = batch.returns_BT[:, 0].mean().item()
+    [block] = blocks(batch.responses, 10_000)
+    over_BT = model.reference_log_probs(block.packed, batch.responses.length) - batch.log_probs_BT
+    k3_BT = (over_BT.exp() - 1 - over_BT) * batch.responses.mask_BT
+    assert batch.facts["kl_k3"] == pytest.approx(k3_BT.sum(dim=1).mean().item(), rel=1e-4)
     assert batch.facts["kl"] != batch.facts["kl_k3"]
     assert earned == pytest.approx(batch.facts["score"] - 0.5 * batch.facts["kl"], rel=1e-4)
     here = batch.responses.mask_BT > 0
@@ -265,22 +269,26 @@ def test_the_gradient_is_that_of_the_mean_loss_of_policy_and_value_over_all_toke
     set_learning_rates(optimizer, settings, 100)
     accumulate_gradients(model, optimizer, batch)
     optimizer.step()
-    norm = accumulate_gradients(model, optimizer, batch)["gradient_norm"]
+    facts = accumulate_gradients(model, optimizer, batch)
     parameters = [*model.adapter_parameters(), *model.value_head.parameters()]
     found = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None])
     # The same, token by token, by equations 7 and 9 of PPO.
     [block] = blocks(responses, 10_000)
-    read, losses = model.read(block.packed, responses.length), list[Tensor]()
+    read, policy_losses, value_losses = model.read(block.packed, responses.length), list[Tensor](), list[Tensor]()
     for row, column in responses.mask_BT.nonzero().tolist():
         ratio = torch.exp(read.log_probs_RT[row, column] - batch.log_probs_BT[row, column])
         advantage, target = batch.advantages_BT[row, column], batch.returns_BT[row, column]
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        policy_losses.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
         value, old = read.values_RT[row, column], batch.values_BT[row, column]
         error = torch.maximum((value - target) ** 2, (old + (value - old).clamp(-0.2, 0.2) - target) ** 2) / 2
-        losses.append(0.1 * error - surrogate)
-    expected = torch.cat([part.flatten() for part in torch.autograd.grad(torch.stack(losses).mean(), parameters)])
-    assert norm == pytest.approx(expected.norm().item(), rel=1e-4)
-    torch.testing.assert_close(found, expected / max(norm, 1.0), rtol=1e-3, atol=1e-6)
+        value_losses.append(error)
+    policy_loss, value_loss = torch.stack(policy_losses).mean(), torch.stack(value_losses).mean()
+    parts = torch.autograd.grad(policy_loss + 0.1 * value_loss, parameters)
+    expected = torch.cat([part.flatten() for part in parts])
+    assert facts["gradient_norm"] == pytest.approx(expected.norm().item(), rel=1e-4)
+    torch.testing.assert_close(found, expected / max(facts["gradient_norm"], 1.0), rtol=1e-3, atol=1e-6)
+    assert facts["policy_loss"] == pytest.approx(policy_loss.item(), rel=1e-4)
+    assert facts["value_loss"] == pytest.approx(value_loss.item(), rel=1e-4)
 
 
 def test_response_tokens_have_no_padding() -> None:
