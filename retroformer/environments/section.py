@@ -10,6 +10,8 @@ from retroformer.config.sections.base import Positive, Section
 
 Wording = Literal["demonstrated", "unseen", "either"]
 """Words of advice that a program writes."""
+ArmWording = Wording | Literal["both"]
+"""Words of an arm's advice. both: every sentence twice, in the demonstrated words and in the unseen ones."""
 
 
 class EnvironmentSection(Section):

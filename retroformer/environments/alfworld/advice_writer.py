@@ -22,7 +22,7 @@ from retroformer.environments.alfworld.advice_reader import read_advice
 from retroformer.environments.alfworld.attempt_reader import AttemptView, read_solution, view_of
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.extras import LessonParts
-from retroformer.environments.section import Wording
+from retroformer.environments.section import ArmWording, Wording
 from retroformer.method.prompts import Render
 from retroformer.method.records import Memory, Task, Trajectory
 
@@ -135,12 +135,16 @@ UNSEEN = Sentences(
 )
 
 WORDINGS: Mapping[Wording, Sentences] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
+BOTH = Sentences(*((f"{first[0]} {second[0]}",) for first, second in zip(DEMONSTRATED, UNSEEN, strict=True)))
+"""The plain sentence of each set, one after the other."""
 
 
-def words_of(wording: Wording, random: Random) -> tuple[Sentences, Random | None]:
+def words_of(wording: ArmWording, random: Random) -> tuple[Sentences, Random | None]:
     """Return the sentences of one piece of advice, and what draws among them, if not the plain ones are written."""
     if wording == "either":
         return random.choice((DEMONSTRATED, UNSEEN)), None
+    if wording == "both":
+        return BOTH, None
     return (UNSEEN, random) if wording == "unseen" else (DEMONSTRATED, None)
 
 
@@ -157,7 +161,7 @@ def say(sentences: Sequence[str], random: Random | None = None, **gaps: str) -> 
 
 
 def rule_reflector(
-    render: Render, wording: Wording = "demonstrated", *, reads_history: bool = False, places: int = 6
+    render: Render, wording: ArmWording = "demonstrated", *, reads_history: bool = False, places: int = 6
 ) -> WrittenReflector:
     """Return a reflector that says where the task's things were seen, and where to search for those not seen.
 
@@ -188,7 +192,7 @@ def lesson_reflector(name: Literal["mixed", "useful"], parts: LessonParts) -> Wr
 
 
 def oracle_reflector(
-    render: Render, walkthrough: Callable[[Task], Sequence[str]], wording: Wording = "demonstrated"
+    render: Render, walkthrough: Callable[[Task], Sequence[str]], wording: ArmWording = "demonstrated"
 ) -> WrittenReflector:
     """Return a reflector that says where the needed things are, where to transform them, and where to put them."""
 

@@ -2,15 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from retroformer.agents.arms.arm import Arm, ArmParts, EarlyArm
 from retroformer.config.sections.base import Positive
 from retroformer.environments.alfworld.advice_writer import oracle_reflector, rule_reflector
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.hindsight import HINDSIGHT_PLACES, table_reflector
-from retroformer.environments.section import Wording
+from retroformer.environments.section import ArmWording
 from retroformer.method.protocols import Reflector
+from retroformer.method.records import OMIT_NONE
 
 
 class RuleArm(Arm):
@@ -19,7 +20,7 @@ class RuleArm(Arm):
     kind: Literal["rule"] = "rule"
     places: Positive = 6
     """Largest number of places that one piece of advice names."""
-    wording: Wording | None = None
+    wording: ArmWording | None = None
     """Words of the advice; None: environment.wording."""
 
     def build(self, parts: ArmParts) -> Reflector:
@@ -49,12 +50,14 @@ class TableArm(EarlyArm):
     kind: Literal["table"] = "table"
     places: Positive = HINDSIGHT_PLACES
     """Largest number of places that one piece of advice names, as many as in hindsight."""
+    wording: Annotated[ArmWording | None, OMIT_NONE] = None
+    """Words of the advice; None: environment.wording."""
     runs: tuple[str, ...] = ()
     """Names of the runs whose collected attempts are counted; empty: this run."""
 
     def build(self, parts: ArmParts) -> Reflector:
         attempts = parts.attempts([*self.experience_of(parts.run)])
-        return table_reflector(parts.render(), attempts, self.places, _wording(parts))
+        return table_reflector(parts.render(), attempts, self.places, self.wording or _wording(parts))
 
     def conditions(self, parts: ArmParts) -> dict[str, Any]:
         content = hashlib.sha256()
@@ -67,7 +70,7 @@ class TableArm(EarlyArm):
 
     def describe(self) -> str:
         counted = "the places at which training attempts most often found such things, without a model"
-        return f"a yardstick: {counted}{self.when}"
+        return f"a yardstick: {counted}{_in_words(self.wording)}{self.when}"
 
 
 class OracleArm(EarlyArm):
@@ -76,7 +79,7 @@ class OracleArm(EarlyArm):
     reads_solution = True
 
     kind: Literal["oracle"] = "oracle"
-    wording: Wording | None = None
+    wording: ArmWording | None = None
     """Words of the advice; None: environment.wording."""
 
     def build(self, parts: ArmParts) -> Reflector:
@@ -87,10 +90,10 @@ class OracleArm(EarlyArm):
         return f"a yardstick: written by rule from the solution of the task, which no reflector sees{words}{self.when}"
 
 
-def _wording(parts: ArmParts) -> Wording:
+def _wording(parts: ArmParts) -> ArmWording:
     assert isinstance(parts.environment, Alfworld)
     return parts.environment.wording
 
 
-def _in_words(wording: Wording | None) -> str:
-    return f", in the {wording} words" if wording else ""
+def _in_words(wording: ArmWording | None) -> str:
+    return ", in both words" if wording == "both" else f", in the {wording} words" if wording else ""

@@ -18,7 +18,7 @@ from retroformer.environments.alfworld.advice_reader import find_places
 from retroformer.environments.alfworld.advice_writer import advice_on_places, words_of
 from retroformer.environments.alfworld.attempt_reader import AttemptView, Goal, read_goal, read_steps, view_of
 from retroformer.environments.alfworld.compact import number_of, type_of
-from retroformer.environments.section import Wording
+from retroformer.environments.section import ArmWording, Wording
 from retroformer.method.prompts import Render
 from retroformer.method.protocols import Variation
 from retroformer.method.records import Lesson, Memory, Trajectory
@@ -125,7 +125,9 @@ class PlaceHindsight:
         seen = (item for attempt in others for item in read_steps(attempt.steps).first_seen.items())
         places = dict.fromkeys(place for thing, place in seen if type_of(thing) in view.missing)
         proved = [place for place in places if place in ranked and place not in first][:HINDSIGHT_PLACES]
-        words = words_of(self._wording, Random(f"{failure.task.id} {failure.opening} {len(failure.steps)}"))
+        # A retry that ignores its advice repeats the attempt before it, so the advice counts, too.
+        played = [*(lesson.advice for lesson in earlier), *(step.action for step in failure.steps)]
+        words = words_of(self._wording, Random(" ".join([failure.task.id, failure.opening, *played])))
         return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved), *words)
 
     def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
@@ -181,7 +183,7 @@ def table_reflector(
     render: Render,
     attempts: Iterable[Trajectory],
     places: int = HINDSIGHT_PLACES,
-    wording: Wording = "demonstrated",
+    wording: ArmWording = "demonstrated",
 ) -> WrittenReflector:
     """Return a reflector that names the places at which training attempts most often found what is missing."""
     table = PlaceTable(attempts)

@@ -138,13 +138,33 @@ def test_every_writer_uses_either_wording_for_half_of_its_advice() -> None:
         sought.model_copy(update={"task": TASK.model_copy(update={"id": f"mug/{number}"})}) for number in range(99)
     ]
     written = [[asyncio.run(writer.reflect(sought, Memory(), seed)).text for seed in range(99)] for writer in writers]
-    for texts in (*written, [hindsight.advice(other, (), ()) for other in others]):
+    # A retry that ignored its advice ends as the attempt before it, and yet its lesson may have other words.
+    replays = [[Lesson(attempt=sought, advice=f"Look in desk {number}.")] for number in range(99)]
+    of_tasks = [hindsight.advice(other, (), ()) for other in others]
+    of_replays = [hindsight.advice(sought, earlier, ()) for earlier in replays]
+    for texts in (*written, of_tasks, of_replays):
         plain, other = (
             sum(text.startswith(start) for text in texts)
             for start in (("Look in", "The mug 1 is in"), ("The places left are", "Remember that"))
         )
         assert 25 < plain < 75
         assert 25 < other < 75
+
+
+def test_an_arm_can_say_everything_in_both_words() -> None:
+    sought, both = failure("a desklamp 1", "nothing", task="look at mug under the desklamp"), "both"
+    solution = ("go to desk 2", "take mug 1 from desk 2")
+    rule = rule_reflector(render, both, places=2)
+    table = table_reflector(render, [sought], places=2, wording=both)
+    oracle = oracle_reflector(render, lambda task: solution, both)
+    texts = [asyncio.run(writer.reflect(sought, Memory(), 0)).text for writer in (rule, table, oracle)]
+    seen = f"The desklamp 1 is in {ORDER[0]}. Remember that {ORDER[0]} holds the desklamp 1."
+    next_two, likeliest = listed(*ORDER[2:4]), "desk 1-2"
+    assert texts == [
+        f"{seen} Look in {next_two}. The places left are {next_two}.",
+        f"{seen} Look in {likeliest}. The places left are {likeliest}.",
+        "The mug 1 is in desk 2. Remember that desk 2 holds the mug 1.",
+    ]
 
 
 def test_the_phrases_of_the_mixture_are_the_first_five() -> None:
