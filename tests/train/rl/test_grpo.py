@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from retroformer.config.sections.train import Grpo
-from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
+from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, OFTEN_ENDS, PAD, PROMPTS, adapters
 from train.base import load_base
 from train.losses import against_others, centred, group_loss, shares, standardised
 from train.rl.grpo import CLIP, CLIP_HIGH, GrpoBatch, accumulate_gradients, compare, grpo, make_optimizer
@@ -53,8 +53,11 @@ def low_tokens_pay(update: int, asked: Sequence[int], responses: Responses) -> T
 
 
 def answers(model: SharedBase, group: int, at_once: int) -> Responses:
+    """Return responses of different lengths."""
     torch.manual_seed(1)
-    return respond(model, [ids for ids in PROMPTS[:3] for _ in range(group)], DRAW._replace(at_once=at_once))
+    responses = respond(model, [ids for ids in PROMPTS[:3] for _ in range(group)], OFTEN_ENDS._replace(at_once=at_once))
+    assert len(set(map(len, responses.tokens))) > 2
+    return responses
 
 
 def test_an_advantage_is_the_difference_from_the_mean_of_the_group() -> None:

@@ -27,6 +27,8 @@ PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
 PAD, END = 0, 2
 FIRST_BAD_TOKEN = 130
 DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, ends=(END,), seed=0)
+OFTEN_ENDS = DRAW._replace(ends=(END, *range(60, 120)))
+"""With so many end tokens, an untrained model's responses have different lengths."""
 
 
 class PaysForLowTokens(SharedBase):
@@ -263,8 +265,9 @@ def test_the_gradient_is_that_of_the_mean_loss_of_policy_and_value_over_all_toke
 ) -> None:
     model, settings = moved(workplace, tiny_base), quick_settings(kl=0.1)
     optimizer = make_optimizer(model, settings)
-    responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW)
+    responses = respond(model, sorted(PROMPTS * 2, key=len), OFTEN_ENDS)
     batch = evaluate(model, responses, settings, DRAW._replace(micro_batch_tokens=30), UNSCALED)
+    assert len(set(map(len, responses.tokens))) > 2
     assert len(batch.blocks) > 2
     set_learning_rates(optimizer, settings, 100)
     accumulate_gradients(model, optimizer, batch)
