@@ -157,6 +157,12 @@ def test_the_gradient_agrees_with_the_formula_for_any_micro_batch(
     for parameter in model.adapter_parameters():
         parameter.data += 0.03  # The policy changes, so ratios are not 1.
     facts = accumulate_gradients(model, make_optimizer(model, settings), batch, settings)
+    upper, clipped = CLIP_HIGH if settings.dapo else CLIP, 0
+    for row, text in enumerate(batch.responses.tokens):
+        packed, said = pack([Group(batch.responses.prompts[row], [text])]), len(text)
+        ratios_T = torch.exp(model.read(packed, said).log_probs_RT[0] - batch.log_probs_BT[row, :said])
+        clipped += int(((ratios_T < 1 - CLIP) | (ratios_T > 1 + upper)).sum())
+    assert facts["clip_fraction"] == pytest.approx(clipped / sum(map(len, batch.responses.tokens)))
     assert facts["clip_fraction"] > 0.05
     gradients = [parameter.grad.clone() for parameter in model.adapter_parameters() if parameter.grad is not None]
     model.zero_grad()
