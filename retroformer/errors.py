@@ -22,6 +22,7 @@ No sentence holds a password or an API key: registered secrets are hidden when a
 """
 
 import errno
+import io
 import logging
 import os
 import sys
@@ -154,6 +155,8 @@ def run_command(command: Callable[[list[str]], None]) -> None:
 
     From here on registered secrets are hidden in output, logs and tracebacks.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal may lack a character of a model's text.
     guard_output()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:

@@ -29,7 +29,7 @@ from retroformer.files.text import storable
 from retroformer.method.records import ChatMessage, Ending, Outcome, Step, Task, Trajectory, Usage
 
 _ROUNDING = 1e-9
-"""A mean of ones may be a little above 1."""
+"""A mean of ones, or a sum of weights, may be a little above or below 1."""
 
 _TEXT_FIELDS = ("input", "prompt", "question", "task")
 """Fields of a task that hold its text, the first that is there."""
@@ -179,14 +179,17 @@ def is_result(value: Any) -> bool:
 
 
 def parse_score(score: Any) -> float:
-    """Return a score as a number from 0 to 1; True is 1. Raises ValueError if it is none."""
+    """Return a score as a number from 0 to 1; True is 1, and so is a sum that rounding keeps from 1.
+
+    Raises ValueError if it is none.
+    """
     try:
         number = float(score) if isinstance(score, bool | int | float) or hasattr(score, "__float__") else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not -_ROUNDING <= number <= 1 + _ROUNDING:
         raise ValueError(f"score is {repr(score)[:80]}: it must be a number from 0 to 1")
-    return min(1.0, max(0.0, number))
+    return 1.0 if number >= 1 - _ROUNDING else max(0.0, number)
 
 
 def _hint(value: Mapping[Any, Any]) -> str:

@@ -268,7 +268,7 @@ def _fault(fault: Any, config: dict[str, Any]) -> str:
     message = fault["msg"].removesuffix(".") + "."
     if fault["type"] == "extra_forbidden":
         message += _meant(location, config)
-    elif fault["type"] not in ("missing", "environment", "arm"):
+    elif fault["type"] not in ("missing", "environment", "arm", "address"):
         message += f" Found {_shortened(repr(fault['input']))}."
     return f"{'.'.join(location)}: {message}"
 
@@ -291,12 +291,12 @@ def _shortened(text: str) -> str:
 
 def _allowed_keys(location: Sequence[str], config: dict[str, Any]) -> list[str]:
     """Return the field names of the section at `location`."""
-    if location == ["environment"]:
-        return sorted(section_class(config["environment"]["name"]).model_fields)
     if location[:2] == ["eval", "arms"]:
         kind = config["eval"]["arms"][location[2]].get("kind")
         return sorted(arm_kinds(section_of(config["environment"])).get(kind, Arm).model_fields)
     sections: list[type[BaseModel]] = [Experiment]
+    if location[:1] == ["environment"]:
+        sections, location = [section_class(config["environment"]["name"])], location[1:]
     for name in location:
         fields = [section.model_fields[name] for section in sections if name in section.model_fields]
         sections = [model for field in fields for model in _models_in(field.annotation)] or sections

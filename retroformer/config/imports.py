@@ -96,10 +96,11 @@ def module_files(address: str) -> list[Path]:
         package = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return []
-    if package is None or package.origin is None or not Path(package.origin).is_file():
+    if package is None:
         return []
-    origin = Path(package.origin)
-    return sorted(origin.parent.rglob("*.py")) if package.submodule_search_locations else [origin]
+    if package.submodule_search_locations:  # A folder without __init__.py may have several.
+        return sorted(file for folder in package.submodule_search_locations for file in Path(folder).rglob("*.py"))
+    return [Path(package.origin)] if package.origin and Path(package.origin).is_file() else []
 
 
 def _import_from_here() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -19,13 +20,11 @@ from typing import Any, Self
 
 from retroformer.endpoint.secrets.url import json_with_secrets
 from retroformer.environments.section import EnvironmentSection
+from retroformer.environments.worker_main import LINE_BYTES
 from retroformer.errors import EnvironmentFailure
 from retroformer.method.records import Task, Transition
 
 _LOGGER = logging.getLogger(__name__)
-
-_LINE_BYTES = 2**24
-"""Maximum length of a worker's answer in bytes."""
 
 STEP_SECONDS = 60.0
 """Time limit of a step, unless the section has a `longest_step_seconds`; after it the episode counts as invalid."""
@@ -151,11 +150,11 @@ class _WorkerProcess:
         scratch = Path(tempfile.gettempdir(), f"retroformer-environment-{uuid.uuid4().hex}")
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "retroformer.environments.worker_main", scratch),
+                *(sys.executable, "-m", "retroformer.environments.worker_main", scratch, str(os.getpid())),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                limit=_LINE_BYTES,
+                limit=LINE_BYTES,
             )
         except OSError as error:
             raise EnvironmentFailure(f"No environment process could be started ({error}).") from error
@@ -184,7 +183,7 @@ class _WorkerProcess:
             if self.dead and self._fatal_episode not in (None, episode):
                 raise _LostWorker
             if self.dead:
-                raise EnvironmentFailure("The environment process died.")
+                raise EnvironmentFailure(f"The environment process {self._how_it_ended}.")
             if episode not in self.episodes:
                 raise EnvironmentFailure("The episode is over: its caller gave it up.")
             call, answer = next(self._calls), asyncio.get_running_loop().create_future()
@@ -227,11 +226,11 @@ class _WorkerProcess:
         except ValueError as error:
             _LOGGER.warning("An environment process is stopped: it sent an invalid answer (%s).", error)
         finally:
-            self._mark_dead()
+            self.dead = True
             # It usually ends by itself now, and killing it in that moment would take its exit status from asyncio.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), _ENDING_SECONDS)
-            self._kill()
+            self._die()
 
     def _die(self) -> None:
         self._mark_dead()
@@ -242,7 +241,14 @@ class _WorkerProcess:
         if self._current:
             _, self._fatal_episode, answer = self._current
             if not answer.done():
-                answer.set_exception(EnvironmentFailure("The environment process died."))
+                answer.set_exception(EnvironmentFailure(f"The environment process {self._how_it_ended}."))
+
+    @property
+    def _how_it_ended(self) -> str:
+        status = self._process.returncode
+        if status is None:
+            return "was stopped"
+        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
 
     def _kill(self) -> None:
         if self._process.returncode is None and not self._killed:

@@ -88,16 +88,18 @@ def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
     """Return the tasks of the split by id, in the order of the file.
 
     Raises:
-        MissingInput: there is no file, a line of it is not a task, or other splits alone have tasks.
+        MissingInput: there is no file, a line of it is not a task, or the split has none.
     """
     if path is None:
         raise MissingInput("Set environment.data to the JSON lines file with the tasks.")
     if not path.is_file():
-        raise MissingInput(f"There is no file {path} with the tasks: correct environment.data.")
+        raise MissingInput(f"There is no file {path.absolute()} with the tasks: correct environment.data.")
     rows = json_rows(path, _task, _TASK_FORM, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
     tasks = rows_by_id(rows, lambda task: str(task["id"]))
     chosen = {name: task for name, task in tasks.items() if task.get("split", "train") == split}
-    if tasks and not chosen:
+    if not tasks:
+        raise MissingInput(f"{path} holds no tasks: {_TASK_FORM}.")
+    if not chosen:
         splits = sorted({repr(task.get("split", "train")) for task in tasks.values()})
         raise MissingInput(f"Split {split!r} has no tasks in {path}: name {' or '.join(splits)}.")
     return chosen

@@ -12,13 +12,21 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import IO, Any
 
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import EnvironmentFailure
+from retroformer.files.bounded import MIB, size
 from retroformer.method.protocols import Environment
 from retroformer.method.records import Task
+
+LINE_BYTES = 128 * MIB
+"""Maximum length of an answer; an agent's output of the largest size stands in it twice."""
+_LOOK_SECONDS = 0.5
+"""Time between two looks at the process that is served."""
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:
@@ -43,23 +51,40 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
             busy.pop(episode, None)
             fault = str(error) if isinstance(error, EnvironmentFailure) else f"{type(error).__name__}: {error}"
             answer = {"error": fault}
-        print(json.dumps(answer | {"call": request["call"]}), file=answers, flush=True)
+        line = json.dumps(answer | {"call": request["call"]})
+        if len(line) >= LINE_BYTES:
+            busy.pop(episode, None)
+            answer = {"error": f"it answered more than {size(LINE_BYTES)}, the limit"}
+            line = json.dumps(answer | {"call": request["call"]})
+        print(line, file=answers, flush=True)
 
 
 def main() -> None:
-    """Serve with the folder that the command line names for temporary files, which is removed at the end.
+    """Serve the process with the id of the second argument, with the folder of the first one for temporary files.
 
-    The planner's library prints to standard output, which is for answers: what it prints goes to standard error.
+    The folder is removed at the end, and the process ends with the one that it serves, also within an attempt. An agent
+    reads empty standard input, and what it or the planner's library prints goes to standard error.
     """
-    folder = Path(sys.argv[1])
+    folder, parent = Path(sys.argv[1]), int(sys.argv[2])
     folder.mkdir(mode=0o700)
     tempfile.tempdir = str(folder)
+    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
     try:
-        with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers, contextlib.suppress(BrokenPipeError):
-            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-            serve(sys.stdin, answers)
+        with requests, answers, contextlib.suppress(BrokenPipeError):
+            serve(requests, answers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with(parent: int, folder: Path) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Renders trajectories as prompts, so that collect, train, serve and eval see the same tokens.
 
 A prompt pack is one YAML file with the texts, in which nothing is substituted; this module arranges them. A trajectory
-that is too long is shortened by repeatedly cutting, and marking, its longest observation; its end is never cut.
+that is too long is shortened by repeatedly cutting, and marking, its longest observation; if that is not enough, the
+longest of its other texts lose their middle.
 """
 
 import re
 from collections.abc import Callable, Iterable
 from importlib import resources
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ from retroformer.method.records import Memory, Message, Record, Step, Task, Traj
 _CUT = " [shortened]"
 _EXAMPLE_ACTION = re.compile(r"^(?:Action \d+: |> (?!think:))(.+)$", re.MULTILINE)
 _KEPT_CHARACTERS = 80
-"""Number of characters of an observation that are never cut."""
+"""Number of characters of a text that are never cut."""
 _LAST_ATTEMPT_CHARACTERS = 6000
 """Largest number of characters of a last attempt that the actor sees; a longer one is shortened."""
 
@@ -209,13 +210,14 @@ def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, me
 
     Earlier attempts come before it, as far as `characters` allow, the newest ones first.
     """
-    played = _steps(pack, shorten(failure.steps, max(0, characters - len(failure.opening))))
+    opening, steps = _shorten_attempt(failure, characters)
+    played = _steps(pack, steps)
     advice = _bullets(memory.reflections)
     tried = f"\n{pack.advised.strip()}{advice}\n" if advice else ""
     # The real ending is left out for an agent that judges its own attempts, as it would reveal the outcome.
     how = f" ({failure.ending.value})" if failure.judged is None else ""
-    earlier = _earlier_attempts(pack, characters - len(failure.opening) - len(played), memory)
-    attempt = f"{failure.opening.strip()}\n{earlier}{played}{tried}\n{pack.failed.strip()}{how}."
+    earlier = _earlier_attempts(pack, characters - len(opening) - len(played), memory)
+    attempt = f"{opening.strip()}\n{earlier}{played}{tried}\n{pack.failed.strip()}{how}."
     return (
         Message(role="system", content=_paragraphs(pack.reflect, pack.reflect_examples)),
         Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
@@ -247,17 +249,26 @@ def adaptation_prompt(pack: PromptPack, failure: Trajectory, memory: Memory) -> 
 
 def judge_prompt(pack: PromptPack, characters: int, attempt: Trajectory) -> tuple[Message, ...]:
     """Render the attempt as for a reflector but without the verdict, and the question whether it solved the task."""
-    steps = shorten(attempt.steps, max(0, characters - len(attempt.opening)))
+    opening, steps = _shorten_attempt(attempt, characters)
     return (
         Message(role="system", content=pack.judge.strip()),
-        Message(role="user", content=f"{attempt.opening.strip()}\n{_steps(pack, steps)}\n{pack.verdict.strip()}"),
+        Message(role="user", content=f"{opening.strip()}\n{_steps(pack, steps)}\n{pack.verdict.strip()}"),
     )
 
 
-def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
-    """Cut the longest observations until the steps fit into `characters` or nothing more may be cut.
+def _shorten_attempt(attempt: Trajectory, characters: int) -> tuple[str, tuple[Step, ...]]:
+    """Return opening and steps in about `characters`; an opening that is longer by itself is cut to half of them."""
+    opening = attempt.opening
+    if len(opening) > characters:
+        opening = _without_middle(opening, characters // 2)
+    return opening, shorten(attempt.steps, max(0, characters - len(opening)))
 
-    The last observation is kept whole, as the end shows why the attempt failed.
+
+def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
+    """Cut the longest texts until the steps fit into `characters` or nothing more may be cut.
+
+    Observations lose their end, but for the last one, which shows why the attempt failed. Only where that is not enough
+    do thoughts, actions and the last observation lose their middle.
     """
     texts = [step.observation for step in steps]
     excess = sum(len(step.thought) + len(step.action) + len(step.observation) for step in steps) - characters
@@ -269,7 +280,26 @@ def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
         cut = texts[longest].removesuffix(_CUT)[:kept] + _CUT
         excess -= len(texts[longest]) - len(cut)
         texts[longest] = cut
-    return tuple(step.model_copy(update={"observation": text}) for step, text in zip(steps, texts, strict=True))
+    shorter = tuple(step.model_copy(update={"observation": text}) for step, text in zip(steps, texts, strict=True))
+    return _cut_middles(shorter, excess) if excess > 0 else shorter
+
+
+def _cut_middles(steps: tuple[Step, ...], excess: int) -> tuple[Step, ...]:
+    """Cut thoughts, actions and the last observation, the longest down to a common length, by `excess` characters."""
+    places = [(number, name) for number in range(len(steps)) for name in ("thought", "action")]
+    places.append((len(steps) - 1, "observation"))
+    lengths = sorted((len(getattr(steps[number], name)) for number, name in places), reverse=True)
+    common = max((total - excess) // count for count, total in enumerate(accumulate(lengths), start=1))
+    most, cut = max(_KEPT_CHARACTERS + len(_CUT), common), list(steps)
+    for number, name in places:
+        cut[number] = cut[number].model_copy(update={name: _without_middle(getattr(cut[number], name), most)})
+    return tuple(cut)
+
+
+def _without_middle(text: str, most: int) -> str:
+    """Return the text, or if it is longer than `most`, its first and last characters with a mark between them."""
+    end = (most - len(_CUT)) // 2
+    return text if len(text) <= most else f"{text[: most - len(_CUT) - end]}{_CUT}{text[len(text) - end :]}"
 
 
 def _bullets(texts: Iterable[str]) -> str:

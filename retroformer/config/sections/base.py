@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import HttpUrl
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -156,7 +156,7 @@ def adapter_name(model: str) -> str:
 class Address(Section):
     """Address of an OpenAI-compatible server, with what every call to it needs."""
 
-    base_url: SecretUrl | None = None
+    base_url: HttpUrl | None = None
     """OpenAI-compatible `/v1` address; None: the stage starts the experiment's own server. Credentials in the address
     (`https://user:password@host/v1`, `?api_key=`) are used but never written to a file, log or report."""
     api_key_env: str = "OPENAI_API_KEY"
@@ -181,7 +181,7 @@ def _without_client_fields(fields: dict[str, JsonValue]) -> dict[str, JsonValue]
 
 
 class Endpoint(Address):
-    replicas: tuple[SecretUrl, ...] = ()
+    replicas: tuple[HttpUrl, ...] = ()
     """Further addresses that serve the same model. Every call goes to the address with the most room: each gets fewer
     requests at once after it answers 429, and more after other answers."""
     model: str = "base"
@@ -257,7 +257,7 @@ class ReflectorSection(Section):
     """Strings that end a reflection, such as a newline if the prompt asks for a single line."""
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
-    first, and its end is kept."""
+    first, the last one after all others."""
 
     @field_validator("teacher")
     @classmethod

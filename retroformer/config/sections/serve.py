@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from retroformer.config.sections.base import BEST_OF, Section
 from retroformer.config.sections.train import Generation
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import HttpUrl
 
 
 class Serve(Section):
@@ -16,7 +16,7 @@ class Serve(Section):
     (`api_key_env`), every route but /health requires one."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port of the OpenAI API; 0: any free port."""
-    controller: SecretUrl | None = None
+    controller: HttpUrl | None = None
     """Address of a running FastChat controller to register at, such as http://127.0.0.1:21001; its API server then
     reaches the models, too. `retroformer serve --fastchat` starts both itself."""
     adapters: dict[str, Path] = Field(default={})

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from retroformer.config.sections.base import Positive, Rate, Section
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import HttpUrl
 from retroformer.environments.section import Wording
 from retroformer.models.precision import Quantization
 from retroformer.models.presets import preset
@@ -78,10 +78,10 @@ class Reward(FittedSteps):
 class Generation(Section):
     """A server that samples the responses of an update, in place of the training process."""
 
-    base_url: SecretUrl
+    base_url: HttpUrl
     """OpenAI-compatible `/v1` address of a server that serves train.base_model and loads adapters while it runs, from
     the disk that this process writes to: vLLM, or `retroformer serve` with serve.hand_over."""
-    replicas: tuple[SecretUrl, ...] = ()
+    replicas: tuple[HttpUrl, ...] = ()
     """Further addresses of such servers. Each loads the adapter, and the prompts are spread over all. Servers behind
     one balancing address must be named here one by one, since only one of them would load the adapter."""
     api_key_env: str = "OPENAI_API_KEY"

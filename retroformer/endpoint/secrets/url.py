@@ -5,15 +5,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import GetCoreSchemaHandler, Secret
+from pydantic import AfterValidator, GetCoreSchemaHandler, Secret
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from retroformer.endpoint.secrets.redaction import HIDDEN, SECRET_NAME, keep_secret
 
 _QUERY = re.compile(rf"(?P<name>[?&;]{SECRET_NAME}=)(?P<secret>[^&]+)", re.IGNORECASE)
+_HTTP = re.compile(r"https?://.", re.IGNORECASE)
 _PORT = re.compile(r"\d*$")
 
 
@@ -63,6 +64,16 @@ class SecretUrl(Secret[str]):
                 "secret_url", f"Its password or key is left out: write it in place of {HIDDEN}, or take it away"
             )
         return self
+
+
+def _require_http(url: SecretUrl) -> SecretUrl:
+    if not _HTTP.match(url.secret_url()):
+        raise PydanticCustomError("address", "It must begin with http:// or https://")
+    return url
+
+
+HttpUrl = Annotated[SecretUrl, AfterValidator(_require_http)]
+"""URL of a server that is asked by HTTP."""
 
 
 def sqlite_url(path: Path) -> SecretUrl:

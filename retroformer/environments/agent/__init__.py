@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from retroformer.agents.attempt_result import Score, read_result, text_of
 from retroformer.config.imports import function_of, module_files
 from retroformer.config.sections.base import Positive
 from retroformer.config.sections.base import Section as ConfigSection
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import HttpUrl
 from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program, failure_of
 from retroformer.environments.extras import ActorKind, Extras
 from retroformer.environments.section import EnvironmentSection
@@ -33,8 +33,15 @@ class AgentSource(ConfigSection):
     """Function `package.module:function`, called as `function(task, advice="...")`; it may be async."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Program that reads one JSON line per attempt from standard input and writes one to standard output."""
-    url: SecretUrl | None = None
+    url: HttpUrl | None = None
     """Address to which every attempt is one POST request with a JSON body."""
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _require_list(cls, command: Any) -> Any:
+        if isinstance(command, str):
+            raise ValueError(f"write it as a list: [{', '.join(command.split())}]")
+        return command
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -141,7 +148,7 @@ def _require_agent(section: AgentSection) -> None:
     """Check that the agent exists before any attempt. Raises ConfigError."""
     source = section.source
     if source.command is not None and shutil.which(source.command[0]) is None:
-        raise ConfigError(f"There is no program {source.command[0]!r}: correct environment.agent.command.")
+        raise ConfigError(f"There is no executable program {source.command[0]!r}: correct environment.agent.command.")
     if source.python is not None:
         function_of(source.python)
     if section.score is not None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import copy
 import inspect
+import itertools
 import json
 import os
 import select
@@ -139,13 +140,21 @@ class Program:
     def __init__(self, command: tuple[str, ...], timeout_seconds: float) -> None:
         self._command, self._timeout = command, timeout_seconds
         self._running: _Running | None = None
+        self._numbers = itertools.count(1)
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         """Send one attempt to the program and return its answer. Raises EnvironmentFailure."""
-        line = json.dumps({"task": task, "advice": advice}, ensure_ascii=False).encode(errors="replace") + b"\n"
+        number = next(self._numbers)
+        request = {"task": task, "advice": advice, "attempt": number}
+        line = json.dumps(request, ensure_ascii=False).encode(errors="replace") + b"\n"
         end = time.monotonic() + self._timeout
         try:
-            return _value(self._answer(line, end))
+            value = _value(self._answer(line, end))
+            if isinstance(value, dict) and value.get("attempt", number) != number:
+                raise EnvironmentFailure(
+                    f"The agent answered attempt {value['attempt']} instead of {number}, too late."
+                )
+            return value
         except TimeoutError:
             self._stop()
             raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None

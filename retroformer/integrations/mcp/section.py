@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from retroformer.config.sections.base import Positive, Section
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import HttpUrl
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError
 
@@ -19,7 +19,7 @@ class McpServer(Section):
 
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Program that speaks MCP on standard input and output; every attempt has a process of its own."""
-    url: SecretUrl | None = None
+    url: HttpUrl | None = None
     """Streamable HTTP address of a running server; every attempt has a session of its own."""
     api_key_env: str | None = None
     """Environment variable with a key that is sent to `url` as a bearer token."""

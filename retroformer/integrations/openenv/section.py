@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from retroformer.config.sections.base import Positive
-from retroformer.endpoint.secrets.url import SecretUrl
+from retroformer.endpoint.secrets.url import HttpUrl, SecretUrl
 from retroformer.environments.section import ScaledSection
 from retroformer.errors import ConfigError
 
@@ -16,7 +16,7 @@ class OpenEnv(ScaledSection):
     default_actor: ClassVar[str] = "answer"
     plays_alone: ClassVar[bool] = True
     name: Literal["openenv"] = "openenv"
-    url: SecretUrl | None = None
+    url: HttpUrl | None = None
     """Address of the server, such as http://127.0.0.1:8000; training on stored facts needs none."""
     data: Path | None = None
     """JSON lines file with the tasks, one object a line: an `id`, perhaps a `split`, and in `reset` what the server's

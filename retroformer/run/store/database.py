@@ -1,6 +1,7 @@
 """Connections to a SQLite file or a PostgreSQL server. Temporary errors are retried; others raise StoreError."""
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -225,11 +226,14 @@ def parse_url(url: SecretUrl) -> sa.URL:
 
 
 def _for_reading(parsed: sa.URL) -> sa.URL:
-    """Return the address by which SQLite opens a file without changing it."""
+    """Return the address by which SQLite opens a file without changing it, also in a folder that allows no change."""
     if parsed.get_backend_name() != "sqlite":
         return parsed
     path = Path(str(parsed.database)).absolute()
-    return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
+    # Readers of a file with a write-ahead log share a -shm file beside it, which cannot be made there.
+    alone = not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
+    query = {"mode": "ro", "uri": "true"} | ({"immutable": "1"} if alone else {})
+    return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query=query)
 
 
 def _is_temporary(error: exc.DBAPIError) -> bool:

@@ -33,6 +33,14 @@ def test_all_files_of_a_package_count(tmp_path: Path) -> None:
     assert [path.name for path in module_files("own_package.rules:rule")] == ["__init__.py", "rules.py", "words.py"]
 
 
+def test_all_files_of_a_folder_without_init_count(tmp_path: Path) -> None:
+    (tmp_path / "own_package" / "words").mkdir(parents=True)
+    for name in ("rules.py", "words/short.py"):
+        (tmp_path / "own_package" / name).write_text("def rule():\n    return 1\n")
+    assert function_of("own_package.rules:rule")() == 1
+    assert [path.name for path in module_files("own_package.rules:rule")] == ["rules.py", "short.py"]
+
+
 @pytest.mark.parametrize("address", ["json", "nowhere_at_all:f", "sys:f", ":f"])
 def test_a_module_without_files_has_none(address: str) -> None:
     assert [path for path in module_files(address) if path.parent == Path.cwd()] == []

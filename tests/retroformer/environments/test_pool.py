@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -97,7 +99,7 @@ def test_an_episode_fails_if_its_process_is_killed_and_the_next_one_works() -> N
             await episode.reset()
             os.kill(workers()[-1], signal.SIGKILL)
             await asyncio.sleep(0.2)
-            with pytest.raises(EnvironmentFailure, match="The environment process died"):
+            with pytest.raises(EnvironmentFailure, match="The environment process was killed by signal 9"):
                 await episode.step("look")
         assert "Your task is to" in await opening(pool, TASKS[0])
 
@@ -203,7 +205,7 @@ def test_waiting_for_a_process_does_not_count_as_time_of_the_step(beds: tuple[Ta
     in_pool(play, 1, seconds, napping.Section())
 
 
-@pytest.mark.parametrize(("end", "cause"), [("hang", "did not answer within"), ("crash", "process died")])
+@pytest.mark.parametrize(("end", "cause"), [("hang", "did not answer within"), ("crash", "ended with status 0")])
 def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
     beds: tuple[Task, ...], end: str, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,6 +236,43 @@ def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
 
     in_pool(play, 1, patience(beds), napping.Section())
     assert caplog.text == ""
+
+
+MAIN = """
+import asyncio
+from retroformer.environments.pool import EnvironmentPool
+from tests.support import napping
+
+async def play():
+    [task, *_] = napping.NappingTaskset().tasks()
+    async with EnvironmentPool(napping.Section(), 0, 1, 300.0) as pool, pool.episode(task) as episode:
+        await episode.reset()
+        print((await episode.step("note")).observation, flush=True)
+        await episode.step("hang")
+
+asyncio.run(play())
+"""
+
+
+@pytest.mark.usefixtures("beds")
+@pytest.mark.skipif(sys.platform != "linux", reason="the process is found in /proc")
+def test_a_worker_in_the_middle_of_an_attempt_ends_with_its_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", MAIN], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        scratch = Path(parent.stdout.readline()).parent
+        [worker] = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        parent.kill()
+
+    def runs() -> bool:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return scratch.name in Path(f"/proc/{worker}/cmdline").read_text()
+        return False
+
+    end = time.monotonic() + 60
+    while (runs() or scratch.exists()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not runs()
+    assert not scratch.exists()
 
 
 @pytest.mark.slow

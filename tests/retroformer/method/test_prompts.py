@@ -272,10 +272,13 @@ def test_the_longest_observation_is_cut_first_and_no_more_than_needed() -> None:
     assert (first, third) == ("a" * 300, "c" * 100)
 
 
-def test_the_last_observation_is_kept_whole_even_if_it_is_the_longest() -> None:
-    shortened = shorten(observed(300, 2000), 1000)
-    assert shortened[1].observation == "b" * 2000
-    assert shortened[0].observation == "a" * 80 + " [shortened]"
+def test_the_last_observation_is_cut_after_all_others_and_loses_its_middle() -> None:
+    kept = shorten(observed(300, 800), 900)
+    assert kept[1].observation == "b" * 800
+    first, last = (step.observation for step in shorten(observed(300, 2000), 1000))
+    assert first == "a" * 80 + " [shortened]"
+    assert last == "b" * 448 + " [shortened]" + "b" * 448
+    assert len(first) + len(last) == 1000
 
 
 def test_if_one_cut_is_not_enough_the_next_longest_observation_is_cut() -> None:
@@ -289,11 +292,29 @@ def test_no_observation_is_cut_below_its_minimum() -> None:
     assert [step.observation for step in shortened] == [step.observation for step in observed(*[90] * 20)]
 
 
-def test_thoughts_and_actions_are_never_cut() -> None:
-    steps = (Step(thought="t" * 400, action="a" * 400, observation="o" * 400), Step(action="b", observation="end"))
-    shortened = shorten(steps, 500)
-    assert (shortened[0].thought, shortened[0].action) == ("t" * 400, "a" * 400)
-    assert shortened[0].observation == "o" * 80 + " [shortened]"
+def test_thoughts_and_actions_are_cut_last_the_longest_down_to_a_common_length() -> None:
+    steps = (
+        Step(thought="t" * 400, action="x" + "a" * 498 + "y", observation="o" * 400),
+        Step(action="b" * 300, observation=""),
+    )
+    assert [step.action for step in shorten(steps, 1300)] == [step.action for step in steps]
+    first, last = shorten(steps, 792)
+    assert first.observation == "o" * 80 + " [shortened]"
+    assert first.thought == "t" * 111 + " [shortened]" + "t" * 110
+    assert first.action == "x" + "a" * 110 + " [shortened]" + "a" * 109 + "y"
+    assert last.action == "b" * 111 + " [shortened]" + "b" * 110
+    assert sum(len(text) for step in (first, last) for text in (step.thought, step.action, step.observation)) <= 792
+
+
+def test_an_agent_that_only_answers_and_a_long_task_are_shortened_too() -> None:
+    answered = FAILURE.model_copy(
+        update={"opening": "Q" * 50_000, "steps": (Step(action="A" * 50_000, observation=""),)}
+    )
+    for user in (reflection_prompt(PACK, 1000, answered, Memory())[1], judge_prompt(PACK, 1000, answered)[1]):
+        assert user.content.count("[shortened]") == 2
+        assert user.content.count("Q") > 450
+        assert user.content.count("A") > 450
+        assert len(user.content) < 1200
 
 
 def test_a_config_chooses_how_its_reflector_sees_a_failure(tmp_path: Path) -> None:

@@ -141,7 +141,15 @@ FAULTS = {
         '\n    return find({{}})\n           ^^^^^^^^\n  File "{folder}/faulty.py", line 5, in find\n',
     ),
     "exits": ("import sys\ndef agent(task, advice=''):\n    sys.exit(3)", "The agent raised SystemExit: 3"),
-    "dies": ("import os\ndef agent(task, advice=''):\n    os._exit(3)", "The environment process died."),
+    "dies": ("import os\ndef agent(task, advice=''):\n    os._exit(3)", "The environment process ended with status 3."),
+    "reads standard input": (
+        "import subprocess\ndef agent(task, advice=''):\n    subprocess.run(['cat'], check=True)\n    input()",
+        "The agent raised EOFError",
+    ),
+    "answers too much": (
+        "def agent(task, advice=''):\n    return {'score': 0, 'output': '\\u4e2d' * (12 << 20)}",
+        "it answered more than 128 MiB, the limit",
+    ),
     "hangs": (
         "import time\n"
         "def agent(task, advice=''):\n    while True:\n        try: time.sleep(40)\n        except Exception: pass",
@@ -254,6 +262,18 @@ def test_a_line_too_many_never_becomes_the_answer_to_another_task(tmp_path: Path
     with pytest.raises(InfrastructureFailure, match="The agent wrote more than one line for an attempt"):
         asyncio.run(rate_reflections(open_config(path, "loop.concurrency=1", "collect.candidates=1")))
     assert {attempt.episode_return for attempt in facts(open_config(path)).trajectories.values()} == {0.0}
+
+
+def test_a_late_answer_with_its_number_is_not_taken_for_the_next_attempt() -> None:
+    late = (
+        "import json, sys\nfor line in sys.stdin:\n    number = json.loads(line)['attempt']\n"
+        "    print(json.dumps({'attempt': max(1, number - (number == 2)), 'answer': number}), flush=True)\n"
+    )
+    program = Program((sys.executable, "-c", late), timeout_seconds=120.0)
+    assert program({}, "") == {"attempt": 1, "answer": 1}
+    with pytest.raises(EnvironmentFailure, match="The agent answered attempt 1 instead of 2, too late"):
+        program({}, "")
+    assert program({}, "") == {"attempt": 3, "answer": 3}
 
 
 def test_blank_lines_between_the_answers_of_a_program_are_skipped() -> None:
@@ -377,7 +397,16 @@ def test_an_agent_that_was_edited_is_another_condition(tmp_path: Path, reflector
         ({"python": "nowhere:agent"}, "The function nowhere:agent cannot be imported: No module named 'nowhere'"),
         ({"python": "vault:nothing"}, "The function vault:nothing cannot be imported"),
         ({"python": "vault:__name__"}, "vault:__name__ is a str: name a function"),
-        ({"command": ["no-such-program"]}, "There is no program 'no-such-program': correct environment.agent.command"),
+        (
+            {"command": "python3 agent.py"},
+            "agent.command: Value error, write it as a list: [python3, agent.py]",
+        ),
+        ({"url": "127.0.0.1:9000"}, "environment.agent.url: It must begin with http:// or https://."),
+        ({"comand": ["x"]}, "environment.agent.comand: Extra inputs are not permitted. Did you mean `command`?"),
+        (
+            {"command": ["no-such-program"]},
+            "There is no executable program 'no-such-program': correct environment.agent",
+        ),
         ({}, "name exactly one of python, command and url"),
         (FUNCTION | {"url": "http://127.0.0.1:1"}, "name exactly one of python, command and url"),
     ],
@@ -399,7 +428,7 @@ def test_an_agent_that_does_not_exist_is_one_sentence_before_anything_is_played(
         ('{"id": "a"}\n["b"]', "Line 2 of tasks.jsonl is JSON of another shape (TypeError: not an object)"),
         ('{"id": "a", "split": 3}', "split is not a text"),
         ('{"id": "a", "split": "held_out"}', "Split 'train' has no tasks in tasks.jsonl: name 'held_out'."),
-        ("", "Split 'train' has no tasks"),
+        ("", "tasks.jsonl holds no tasks: a task is an object such as"),
     ],
 )
 def test_tasks_that_cannot_be_used_are_one_sentence_with_the_line(
