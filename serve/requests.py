@@ -240,9 +240,15 @@ class CompletionRequest(GenerationRequest):
     def prompts(self) -> Sequence[Prompt]:
         return self.prompt
 
+    @model_validator(mode="after")
+    def _echoes_text(self) -> Self:
+        if self.echo and not all(isinstance(prompt, str) for prompt in self.prompt):
+            raise Refusal(400, "echo is not supported for a prompt in token ids.", "echo")
+        return self
+
     def echoed(self, number: int) -> str:
         prompt = self.prompt[number // self.n]
-        return prompt if self.echo and isinstance(prompt, str) else ""
+        return prompt if self.echo else ""
 
 
 def prompt_tokens(model: ChatTokenizer, prompt: Prompt) -> list[int]:

@@ -265,7 +265,7 @@ def _result_text(result: Any) -> str:
 
 _NATURAL_ENDS = ("stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "done", "finished")
 _CALLING_ENDS = ("tool_calls", "tool_call", "tool_use", "function_call")
-_FAULTY_END = re.compile("error|fail")
+_FAULTY_END = re.compile("error|fail|abort|cancel")
 _REASONS = ("finish_reason", "stop_reason", "finish_details")
 _ANSWERS = ("reasoning_content", "reasoning", "thinking_blocks", "tool_calls", "function_call", "refusal", "audio")
 """Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
@@ -278,7 +278,7 @@ class ProviderAnswer(NamedTuple):
     """Message of the first choice, or what the chunk adds to it; empty if there is none."""
     usage: Mapping[str, Any]
     finish_reason: FinishReason | None
-    """`length` for anything but a natural end: limits, filters, aborts, and reasons that are not known."""
+    """`length` for anything but a natural end: limits, filters, and reasons that are not known."""
     is_error: bool
     """True if the provider reports an error in the answer, the choice or the message, whatever the status was."""
 

@@ -38,6 +38,7 @@ class AdaptedLinear(torch.nn.Module):
     def __init__(self, base: torch.nn.Module, spans: Spans) -> None:
         super().__init__()
         self.base, self._spans = base, spans
+        self.in_features, self.out_features = base.in_features, base.out_features
         self.adapters: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         """Pairs of A (K, R) and B (R, N) by name."""
 

@@ -136,7 +136,9 @@ class Model(ChatTokenizer):
     def load_adapter(self, name: str, folder: Path) -> None:
         """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput."""
         with _report_unloadable(folder):
-            self._add(name, self._read(folder))
+            lora = self._read(folder)
+            require_fit(self._model, folder)
+            self._add(name, lora)
 
     def _read(self, folder: Path, *, scores: bool = False) -> LoraWeights:
         """Read an adapter, a reward model's if `scores`. Raises ValueError if it cannot be served."""

@@ -46,7 +46,7 @@ def choose(logits_BV: torch.Tensor, steps: Mapping[int, Step]) -> dict[int, tupl
 
     Only these numbers leave the logits' device. A GPU computes all rows at once; a CPU is faster row by row, in its
     cache. The draw is inverse transform sampling with one uniform number, in the order of the vocabulary: logits that
-    differ only by rounding, as they do in a batch with other rows, give the same token.
+    differ only by rounding, as they do in a batch with other rows, nearly always give the same token.
     """
     if logits_BV.is_cuda:
         return dict(zip(steps, _choose(logits_BV[list(steps)], list(steps.values())), strict=True)) if steps else {}

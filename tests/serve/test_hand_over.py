@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from retroformer.endpoint.own_server import provenance
 from retroformer.run.provenance import folder_sha256
@@ -81,8 +82,6 @@ def test_a_name_that_training_may_use_is_accepted(world: World, name: str) -> No
 def test_an_adapter_with_a_nan_weight_is_refused_and_the_old_one_stays(
     world: World, tmp_path: Path, weight: float
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
     assert world.load("policy", world.adapters["other"])[0] == 200
     before = world.draw("policy")
     folder = shutil.copytree(world.adapters["other"], tmp_path / "bad")
@@ -112,6 +111,17 @@ def test_a_folder_that_cannot_be_read_completely_is_refused(world: World, tmp_pa
         assert world.load("new", Path(nowhere))[0] in (400, 404)
     assert world.load("new", world.adapters["other"])[0] == 200
     assert world.unload("new")[0] == 200
+
+
+def test_an_adapter_without_some_or_all_weights_of_its_layers_is_refused(world: World, tmp_path: Path) -> None:
+    whole = load_file(world.adapters["other"] / "adapter_model.safetensors")
+    for name, kept in (("empty", {}), ("part", {key: value for key, value in whole.items() if "q_proj" in key})):
+        folder = shutil.copytree(world.adapters["other"], tmp_path / name)
+        save_file(kept, folder / "adapter_model.safetensors")
+        status, answer = world.load(name, folder)
+        assert (status, "has no weights there" in answer["error"]["message"]) == (400, True)
+    assert world.load("whole", world.adapters["other"])[0] == 200
+    assert world.unload("whole")[0] == 200
 
 
 def test_loading_returns_the_hash_of_the_files_that_were_read(world: World) -> None:

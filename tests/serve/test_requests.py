@@ -100,6 +100,7 @@ REFUSED = [
     ("chat", '"max_completion_tokens": 5', "max_completion_tokens"),
     ("chat", '"echo": true', "echo"),
     ("completion", '"max_completion_tokens": 5', "max_completion_tokens"),
+    ("completion", '"prompt": [1, 2], "echo": true', "echo"),
     ("completion", '"logprobs": 1', "logprobs"),
     ("completion", '"prompt": []', "prompt"),
     ("completion", '"prompt": [[]]', "prompt"),

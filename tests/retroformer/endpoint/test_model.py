@@ -188,9 +188,10 @@ def test_an_address_without_a_server_is_one_sentence() -> None:
             ask(EndpointSection(base_url=address))
 
 
-def test_an_invalid_address_is_one_sentence() -> None:
-    with pytest.raises(EndpointFailure, match="nowhere"):
-        ask(EndpointSection(base_url="nowhere"))
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:8000/v1", "ftp://127.0.0.1/v1", "http://"])
+def test_an_address_that_no_http_client_reaches_is_refused_before_it_is_asked(address: str) -> None:
+    with pytest.raises(ValidationError, match="It must begin with http:// or https://"):
+        EndpointSection(base_url=address)
 
 
 @pytest.mark.parametrize("address", ["http://host:port/v1", "http://[x/v1", "http://h\x00/v1", "http://h:99999/v1"])
@@ -282,6 +283,8 @@ FAULT = {"code": 502, "message": "Provider returned error"}
     [
         {"choices": [choice("error", error=FAULT)]},
         {"choices": [choice("error", "")]},
+        {"choices": [choice("abort", "")]},
+        {"choices": [choice("cancelled")]},
         {"choices": [choice(error=FAULT)]},
         {"choices": [choice()], "error": FAULT},
         {"choices": [{"message": {"role": "assistant", "content": "Look.", "error": "overloaded"}}]},
@@ -305,10 +308,7 @@ def test_an_error_is_no_answer_wherever_it_stands(body: Body) -> None:
             for reason in ("stop", "STOP", "end_turn", "stop_sequence", "eos", "tool_calls", "complete")
         ),
         *((reason, "length") for reason in ("length", "max_tokens", "MAX_TOKENS", "model_length", "content_filter")),
-        *(
-            (reason, "length")
-            for reason in ("SAFETY", "RECITATION", "abort", "incomplete", "pause_turn", "unheard of", 7)
-        ),
+        *((reason, "length") for reason in ("SAFETY", "RECITATION", "incomplete", "pause_turn", "unheard of", 7)),
         (None, None),
         ("", None),
     ],
