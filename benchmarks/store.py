@@ -125,7 +125,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
         watching = asyncio.create_task(watch())
         nothing: Any = None  # Nothing is played.
-        await collect(Parts(nothing, nothing, nothing, nothing, {}, experiment), NoReflector(), tasks)
+        await collect(Parts(nothing, nothing, nothing, nothing, experiment, {}), NoReflector(), tasks)
         watching.cancel()
         return longest * 1000
 

@@ -96,7 +96,7 @@ async def _experience(
     asks_reflector = writer is experiment.reflector.endpoint
     async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
         plan = experiment.collect.model_dump(include=set(RetryPlan.model_fields))
-        ledger.store.declare(arm, conditions(experiment, components.provenance, writer=writer) | plan)
+        ledger.store.declare(arm, conditions(experiment, components.proven, writer=writer) | plan)
         tokens = experiment.train.grpo.reward == "stored"
         reflector = components.reflector(writer, experiment.reflector.temperature, tokens=tokens)
         yield components.experience(ledger, arm, reflector, experiment.collect)

@@ -74,7 +74,7 @@ class PlayedArm:
         """The conditions on which its facts depend."""
         arm, experiment = self.settings, self.experiment
         writer = arm.writer(experiment.reflector)
-        record = conditions(experiment, self.components.provenance, splits=experiment.held_out_splits, writer=writer)
+        record = conditions(experiment, self.components.proven, splits=experiment.held_out_splits, writer=writer)
         record["reflector"]["temperature"] = arm.temperature(self.parts.setting)
         if writer is None:
             record["reflector"]["endpoint"] = {}
@@ -125,12 +125,15 @@ class Evaluation:
         """Names in the store of each arm: one, or one for each of its training seeds.
 
         An arm whose adapter was trained again since it was played is played anew under a name of its own, and so is a
-        placebo of it; all other facts stay.
+        placebo of it; all other facts stay. An arm of a planned comparison is refused instead: who may train until a
+        comparison is met has planned nothing.
         """
         arms, names = self.experiment.eval.arms, dict[str, list[str]]()
+        planned = {arm for pair in self.experiment.eval.comparisons for arm in (pair.first, pair.second)}
         for name in sorted(arms, key=lambda name: isinstance(arms[name], PlaceboArm)):
             plain = zip(self.experiment.eval.stored_names[name], arms[name].split().values(), strict=True)
-            names[name] = [self._version(stored, arm, names) for stored, arm in plain]
+            stays = name in planned
+            names[name] = [stored if stays else self._version(stored, arm, names) for stored, arm in plain]
         return {name: names[name] for name in arms}
 
     def _version(self, stored: str, arm: Arm, names: Mapping[str, Sequence[str]]) -> str:

@@ -24,7 +24,16 @@ from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import LONGEST_NAME, Task, Trajectory
-from retroformer.run.adapters import REFLECTOR, has_adapter, is_trained, model_folder, reward_folder, served_folder
+from retroformer.run.adapters import (
+    ADVISERS,
+    REFLECTOR,
+    REWARD,
+    has_adapter,
+    is_trained,
+    model_folder,
+    reward_folder,
+    served_folder,
+)
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
@@ -191,10 +200,10 @@ def _refuse_untrained(experiment: Experiment) -> None:
     for model, folder in _served_folders(experiment):
         plain = adapter_name(model) in ("base", REFLECTOR) and folder.name != "reward"
         if not (plain or model in elsewhere or has_adapter(folder)):
-            raise MissingInput(
-                f"The adapter {model!r} is to be evaluated, and there is none in {folder}: train it with `retroformer "
-                f"train {folder.name.partition('-')[0]} EXPERIMENT.yaml`, or leave out what uses it."
-            )
+            stage = folder.name.partition("-")[0]
+            train = f"train it with `retroformer train {stage} EXPERIMENT.yaml`, or " * (stage in (*ADVISERS, REWARD))
+            advice = f"{train}leave out what uses it."
+            raise MissingInput(f"The adapter {model!r} is to be evaluated, and there is none in {folder}: {advice}")
 
 
 def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:

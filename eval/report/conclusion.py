@@ -44,7 +44,7 @@ class MissingGain:
             if failure is None or retry is None or not reflection.text.strip():
                 continue
             ignored = [step.action for step in failure.steps] == [step.action for step in retry.steps]
-            self._counts.update(retries=1, cut=reflection.is_cut, ignored=ignored)
+            self._counts.update(retries=1, cut=int(reflection.is_cut), ignored=int(ignored))
             if ignored and not self._ignoring:
                 self._ignoring = facts.task_id
 

@@ -130,17 +130,25 @@ async def _compare(config: Config, tasks: tuple[Task, ...], unfinished: list[str
                     write_report(
                         ReportInput(evaluation.experiment, tasks, rates, verified, store, actor, evaluation.name)
                     )
-                    if incomplete := max(arm.incomplete for arm in arms):
-                        unfinished.append(
-                            f"{incomplete} of {len(tasks)} tasks are left unfinished in an arm; the report shows rates "
-                            "without them, and with them counted as failures: run the same command again to go on."
-                        )
+                    if (worst := max(arms, key=lambda arm: arm.incomplete)).incomplete:
+                        unfinished.append(_left_unfinished(evaluation, worst, len(tasks)))
     if experiment.eval.actors:
         who = [doc.chapter("", "Each model writes the advice of its own arms.")] * experiment.eval.actors_reflect
         write_parts(experiment, "actor", results, *who)
     elif experiment.eval.repeats > 1:
         write_parts(experiment, "repeat", results, over_repeats(experiment, results))
     return results
+
+
+def _left_unfinished(evaluation: Evaluation, arm: ArmResult, tasks: int) -> str:
+    # An attempt at trial 0 is stored apart from the arms that share it.
+    names = [*evaluation.stored_names[arm.name], *evaluation.first_trials]
+    cause = next(filter(None, map(evaluation.store.last_cause, names)), "the budget is spent")
+    return (
+        f"{arm.incomplete} of {tasks} tasks are left unfinished in arm {arm.name!r}; the report shows rates without "
+        "them, and with them counted as failures: run the same command again to go on, unless the cause will last. "
+        f"The last one: {cause}"
+    )
 
 
 def results_of(evaluation: Evaluation) -> list[ArmResult]:

@@ -17,7 +17,7 @@ from retroformer.files.text import differences
 from retroformer.method.prompts import load_pack
 from retroformer.method.rating import Rerating
 from retroformer.method.records import Outcome
-from retroformer.run.provenance import Provenance, package_versions
+from retroformer.run.provenance import NOT_PROVEN, Proven, package_versions
 from retroformer.run.store import Store
 
 STORED, SUCCESS, SUCCESS_BY_SECOND_RETRY = "stored", "success", "success_by_second_retry"
@@ -64,38 +64,34 @@ _LOOP_SETTINGS = ("memory", "last_attempt", "repetitions", "actions")
 
 def conditions(
     experiment: Experiment,
-    provenance: Provenance | None = None,
+    proven: Proven = NOT_PROVEN,
     *,
     splits: Sequence[str] = (),
     writer: Endpoint | None = None,
 ) -> dict[str, Any]:
     """Return the conditions under which this experiment makes facts now.
 
-    `provenance` has the models of the experiment's own server, `splits` the splits whose data are used (by default the
-    environment's), and `writer` the endpoint of the model that writes the advice, if it is not the reflector's. Raises
-    MissingInput, or ServiceError if the environment's server cannot be asked for its version.
+    `proven` has the models of servers that can say what they serve, `splits` the splits whose data are used (by default
+    the environment's), and `writer` the endpoint of the model that writes the advice, if it is not the reflector's.
+    Raises MissingInput, or ServiceError if the environment's server cannot be asked for its version.
     """
-    record = _settings(experiment, provenance, writer)
+    record = _settings(experiment, proven, writer)
     record["versions"] = package_versions(("retroformer",)) | environment_versions(experiment.environment)
     record["environment"]["data_sha256"] = _data_sha256(experiment, splits or (experiment.environment.split,))
     return record
 
 
-def _settings(
-    experiment: Experiment, provenance: Provenance | None = None, writer: Endpoint | None = None
-) -> dict[str, Any]:
+def _settings(experiment: Experiment, proven: Proven = NOT_PROVEN, writer: Endpoint | None = None) -> dict[str, Any]:
     """Return the conditions without data hashes and versions, as this machine may lack the data and the programs."""
     config = experiment.model_dump(mode="json", exclude={"reflector": {"teacher"}})
-    reflector_config = config["reflector"] | {
-        "endpoint": _endpoint(writer or experiment.reflector.endpoint, provenance)
-    }
+    reflector_config = config["reflector"] | {"endpoint": _endpoint(writer or experiment.reflector.endpoint, proven)}
     if reads_pack(experiment):
         reflector_config["prompts_sha256"] = prompts_sha256(experiment)
     return {
         "seed": experiment.seed,
         "environment": _environment(experiment),
-        "actor": _actor(experiment, config["actor"], provenance),
-        "evaluator": _evaluator(experiment, provenance),
+        "actor": _actor(experiment, config["actor"], proven),
+        "evaluator": _evaluator(experiment, proven),
         "reflector": reflector_config,
         "loop": {name: config["loop"][name] for name in _LOOP_SETTINGS},
     }
@@ -208,11 +204,12 @@ def _by_name(endpoint: Mapping[str, Any]) -> dict[str, Any]:
     return {name: endpoint[name] for name in _REQUEST if name in endpoint}
 
 
-def _endpoint(endpoint: Endpoint, provenance: Provenance | None) -> dict[str, Any]:
-    """Return the identity of an endpoint's model: by content on our own server, by name where that is all we know."""
+def _endpoint(endpoint: Endpoint, proven: Proven) -> dict[str, Any]:
+    """Return the identity of an endpoint's model: by content where its server says it, by name where it does not."""
     settings = endpoint.model_dump(mode="json").items()
     named = {name: value for name, value in settings if name not in _OMITTED_ENDPOINT_SETTINGS}
-    served = provenance.models.get(endpoint.model) if provenance and endpoint.base_url is None else None
+    provenance = proven.get(endpoint.base_url)
+    served = provenance.models.get(endpoint.model) if provenance else None
     if provenance is None or served is None:
         return named
     versions = {name: provenance.versions[name] for name in _SERVING_PACKAGES if name in provenance.versions}
@@ -226,18 +223,18 @@ def _endpoint(endpoint: Endpoint, provenance: Provenance | None) -> dict[str, An
     }
 
 
-def _actor(experiment: Experiment, config: dict[str, Any], provenance: Provenance | None) -> dict[str, Any]:
+def _actor(experiment: Experiment, config: dict[str, Any], proven: Proven) -> dict[str, Any]:
     kind = actor_kinds(experiment).get(experiment.actor.kind)
     if kind is None or not kind.asks_model:
         return {"kind": experiment.actor.kind}
     named = {name: value for name, value in config.items() if name != "prompts"}
     if kind.reads_pack:
         named["prompts_sha256"] = prompts_sha256(experiment)
-    return named | {"endpoint": _endpoint(experiment.actor.endpoint, provenance)}
+    return named | {"endpoint": _endpoint(experiment.actor.endpoint, proven)}
 
 
-def _evaluator(experiment: Experiment, provenance: Provenance | None) -> str | dict[str, Any]:
+def _evaluator(experiment: Experiment, proven: Proven) -> str | dict[str, Any]:
     if experiment.evaluator.kind != "model":
         return experiment.evaluator.kind
-    judge = _endpoint(experiment.actor.endpoint, provenance)
+    judge = _endpoint(experiment.actor.endpoint, proven)
     return {"kind": "model", "endpoint": judge, "prompts_sha256": prompts_sha256(experiment)}

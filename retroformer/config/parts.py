@@ -1,8 +1,9 @@
 """Builds the parts that an experiment config names: tasks, actor, models, and a server if one is needed."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,16 +14,20 @@ from retroformer.config.file import Config
 from retroformer.config.sections.base import CHAIN, Endpoint, RetryPlan, adapter_name, best_of
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.retries import Pace
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.extras import ActorParts
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras, taskset
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import ConfigError, EndpointFailure, MissingInput, ProvenanceError
 from retroformer.method.prompts import Render, adaptation_prompt, load_pack, reflection_prompt
 from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
 from retroformer.method.records import LONGEST_NAME, Task
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
-from retroformer.run.provenance import Provenance
+from retroformer.run.provenance import Proven, Provenance
+
+_PROOF_SECONDS = 10.0
+"""Time in which a server elsewhere must say what it serves."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +75,30 @@ class Parts:
     actor: Actor
     evaluator: Evaluator | None
     connections: Connections
-    adapter_sha256: dict[str, str | None]
-    """Adapter hashes by model name as reported by the experiment's own server; empty without such a server. The hash of
-    a best-of-n name covers its reward model, too."""
     experiment: Experiment
-    provenance: Provenance | None = None
-    """Models of the experiment's own server; None if it runs none."""
+    proven: Proven
+    """What the servers report that can say what they serve."""
+
+    @property
+    def adapter_sha256(self) -> dict[str, str | None]:
+        """Adapter hashes by model name as reported by the experiment's own server; empty without such a server.
+
+        The hash of a best-of-n name covers its reward model, too.
+        """
+        own = self.proven.get(None)
+        return {name: model.trained_sha256 for name, model in own.models.items()} if own else {}
 
     @property
     def actor_sha256(self) -> str | None:
         """Hash of the actor's adapter; None unless the experiment's own server serves one."""
         endpoint = self.experiment.actor.endpoint
         own = actor_kind(self.experiment).asks_model and endpoint.base_url is None
-        return self.adapter_sha256.get(endpoint.model) if own else None
+        return self._sha256_of(endpoint) if own else None
+
+    def _sha256_of(self, endpoint: Endpoint) -> str | None:
+        server = self.proven.get(endpoint.base_url)
+        model = server.models.get(endpoint.model) if server else None
+        return model.trained_sha256 if model else None
 
     def agent(self, reflector: Reflector, actor: Actor | None = None) -> Agent:
         """Return an agent with this reflector and `actor`, by default the config's actor."""
@@ -119,7 +135,7 @@ class Parts:
             temperature,
             settings.max_new_tokens,
             settings.stop,
-            self.adapter_sha256.get(writer.model) if writer.base_url is None else None,
+            self._sha256_of(writer),
             tokens=tokens,
         )
 
@@ -138,21 +154,33 @@ async def parts(
     loop = experiment.loop
     endpoints = _endpoints(experiment, asks_reflector=asks_reflector)
     async with AsyncExitStack() as stack:
-        base_url, hashes, proven = None, dict[str, str | None](), None
+        base_url, proven = None, await _proven_elsewhere(endpoints)
         if any(endpoint.base_url is None for endpoint in endpoints):
             from retroformer.endpoint.own_server import provenance, run_own_server
 
             base_url = await stack.enter_async_context(run_own_server(config.path, config.overrides, experiment))
-            proven = await provenance(base_url)
-            hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
+            proven[None] = await provenance(base_url)
         shared = environment_processes or loop.environment_processes
         processes = loop.concurrency if experiment.environment.plays_alone else shared
         pool = EnvironmentPool(experiment.environment, experiment.seed, processes)
         await stack.enter_async_context(pool)
-        connections = Connections(base_url, frozenset(hashes))
+        connections = Connections(base_url, frozenset(proven[None].models if base_url else ()))
         stack.push_async_callback(connections.close)
         actor, evaluator = make_actor(experiment, connections), make_evaluator(experiment, connections)
-        yield Parts(pool, actor, evaluator, connections, hashes, experiment, proven)
+        yield Parts(pool, actor, evaluator, connections, experiment, proven)
+
+
+async def _proven_elsewhere(endpoints: Sequence[Endpoint]) -> dict[SecretUrl | None, Provenance]:
+    """Return what servers elsewhere report that can say what they serve; other providers' cannot."""
+    from retroformer.endpoint.own_server import provenance
+
+    proven = dict[SecretUrl | None, Provenance]()
+    for endpoint in endpoints:
+        if endpoint.base_url is not None and endpoint.base_url not in proven:
+            with suppress(ProvenanceError, EndpointFailure):
+                key = os.environ.get(endpoint.api_key_env)
+                proven[endpoint.base_url] = await provenance(endpoint.base_url.secret_url(), key, _PROOF_SECONDS)
+    return proven
 
 
 def _endpoints(experiment: Experiment, *, asks_reflector: bool) -> list[Endpoint]:

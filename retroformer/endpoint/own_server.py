@@ -21,6 +21,7 @@ START_SECONDS = 900.0
 """Time limit of the start: loading a large base from a cold disk, or converting the embedded one, takes minutes."""
 STOP_SECONDS = 20.0
 TAIL_LINES = 5
+_NO_KEY = (401, 403)
 READY_LINE = re.compile(r"Serving .* at (http://\S+/v1)$")
 
 
@@ -75,7 +76,7 @@ async def provenance(base_url: str, api_key: str | None = None, seconds: float =
 
     Raises:
         EndpointFailure: the endpoint does not answer, or answers 5xx.
-        ProvenanceError: the endpoint answers without provenance, so it is not one of this project's.
+        ProvenanceError: the endpoint refuses, or answers without provenance, so it is not one of this project's.
     """
     from retroformer.endpoint.http_client import NoAnswer, fetch
 
@@ -88,6 +89,10 @@ async def provenance(base_url: str, api_key: str | None = None, seconds: float =
         raise EndpointFailure(f"{url} cannot be asked for its provenance: it {error}.") from None
     if answer.status >= 500:
         raise EndpointFailure(f"{url} answered {answer.status}: {answer.text[:200]}")
+    if answer.status in _NO_KEY:
+        raise ProvenanceError(
+            f"{url} answered {answer.status}: it needs another API key, in the variable of api_key_env."
+        )
     if answer.status != 200:
         raise ProvenanceError(
             f"{url} answered {answer.status}: it does not report what it serves; use `retroformer serve`, "

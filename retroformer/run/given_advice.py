@@ -12,7 +12,7 @@ from retroformer.config.file import Config
 from retroformer.config.parts import Parts, parts
 from retroformer.run.attempts import Experience
 from retroformer.run.ledger import Ledger
-from retroformer.run.provenance import Provenance
+from retroformer.run.provenance import NOT_PROVEN, Proven
 from retroformer.run.store import Store
 
 
@@ -30,7 +30,7 @@ def start_retry_player(
     config: Config,
     store: Store,
     arm: str,
-    played_under: Callable[[Provenance | None], dict[str, Any]],
+    played_under: Callable[[Proven], dict[str, Any]],
     *,
     asks_reflector: bool,
 ) -> Iterator[RetryPlayer]:
@@ -43,14 +43,14 @@ def start_retry_player(
         stack = AsyncExitStack()
         try:
             built = runner.run(stack.enter_async_context(parts(config, asks_reflector=asks_reflector)))
-            store.declare(arm, played_under(built.provenance))
+            store.declare(arm, played_under(built.proven))
             yield RetryPlayer(built, built.experience(ledger, arm, NoReflector()), runner)
         finally:
             runner.run(stack.aclose())
 
 
-def conditions_of_retries(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
+def conditions_of_retries(experiment: Experiment, proven: Proven = NOT_PROVEN) -> dict[str, Any]:
     """Return the conditions of a retry besides the failure and the text; the text's author does not matter."""
-    without_reflector = conditions(experiment, provenance)
+    without_reflector = conditions(experiment, proven)
     del without_reflector["reflector"]
     return without_reflector

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import JsonValue
 
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import MissingInput
 from retroformer.method.records import Record
 from retroformer.models.base_files import weight_files
@@ -57,6 +59,11 @@ class CodeVersion(Record):
     commit: str
     dirty: bool
     """True if tracked files differ from the commit."""
+
+
+Proven = Mapping[SecretUrl | None, Provenance]
+"""Models of servers that can say what they serve, by address; None is the experiment's own server."""
+NOT_PROVEN: Proven = MappingProxyType({})
 
 
 def folder_sha256(folder: Path) -> str:

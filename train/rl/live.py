@@ -30,7 +30,7 @@ from retroformer.method.rollout import finish_all
 from retroformer.run.arm_names import LIVE
 from retroformer.run.attempts import Experience
 from retroformer.run.given_advice import conditions_of_retries, start_retry_player
-from retroformer.run.provenance import Provenance
+from retroformer.run.provenance import NOT_PROVEN, Proven
 from retroformer.run.store import Store, open_whole_store
 from retroformer.run.store.rows import serialise
 
@@ -60,9 +60,9 @@ def live_returns(config: Config, failures: Sequence[Failure]) -> Iterator["LiveR
         yield LiveReturns(experiment, store, play.experience, play.runner, failures)
 
 
-def conditions_of_play(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
+def conditions_of_play(experiment: Experiment, proven: Proven = NOT_PROVEN) -> dict[str, Any]:
     """Return the conditions of a rollout besides the failure and the text."""
-    return conditions_of_retries(experiment, provenance) | {"repeats": experiment.collect.repeats}
+    return conditions_of_retries(experiment, proven) | {"repeats": experiment.collect.repeats}
 
 
 def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:

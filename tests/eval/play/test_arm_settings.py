@@ -16,6 +16,7 @@ from retroformer.environments.alfworld.released_games import GamePack
 from retroformer.errors import ConfigError
 from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.run.provenance import Provenance, ServedModel
 from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, POOLED, Arms, compare, config_with, solved, texts
 from tests.support.data import DATA, needs_data
@@ -77,6 +78,22 @@ def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path
             compare(config_with(tmp_path, NOWHERE, arms, plan, change))
 
 
+def test_an_arm_of_a_planned_comparison_is_not_played_again_with_another_adapter(tmp_path: Path) -> None:
+    model = ServedModel(base_sha256="b" * 64, adapter_sha256="a" * 64, chat_template_sha256="c" * 64)
+    arms: Arms = {"nothing": {"kind": "none"}, "big": {"kind": "model", "model": "big"}}
+    with Endpoint() as server:
+        for number, plan in enumerate(((), ("eval.comparisons=[{first: big, second: nothing}]",))):
+            config = config_with(tmp_path, server.url, arms, *plan, "eval.tasks=2", f"run=planned-{number}")
+            for adapter in "ab":
+                served = model.model_copy(update={"adapter_sha256": adapter * 64})
+                server.provenance = Provenance(models={"big": served}, dtype="float32", versions={}).model_dump_json()
+                if plan and adapter == "b":
+                    with pytest.raises(ConfigError, match=r"reflector\.endpoint\.adapter_sha256"):
+                        compare(config)
+                else:
+                    compare(config)
+
+
 def test_a_plan_fixes_the_tasks(tmp_path: Path) -> None:
     arms: Arms = {"nothing": {"kind": "none"}, "rule": {"kind": "rule"}}
     plan = "eval.comparisons=[{first: rule, second: nothing, mean: 0.1}]"
@@ -130,11 +147,15 @@ def test_a_single_model_keeps_the_name_of_its_arm_and_a_list_of_one_can_be_exten
 
 
 @pytest.mark.slow
-def test_a_placebo_does_not_draw_from_another_number_of_seeds(tmp_path: Path) -> None:
+def test_a_placebo_of_another_number_of_seeds_is_played_anew(tmp_path: Path) -> None:
     with Endpoint() as server:
         compare(config_with(tmp_path, server.url, POOLED))
-        with pytest.raises(ConfigError, match="already holds 'eval/placebo' facts made with sources="):
-            compare(config_with(tmp_path, server.url, POOLED, "eval.arms.trained.model=[tuned-1, tuned-2]"))
+        config = config_with(tmp_path, server.url, POOLED, "eval.arms.trained.model=[tuned-1, tuned-2]")
+        played = facts(config, "eval/placebo")
+        compare(config)
+    assert facts(config, "eval/placebo") == played
+    with closing(open_store(config.experiment)) as store:
+        assert len([arm for arm in store.arms() if arm.startswith("eval/placebo@")]) == 1
 
 
 def test_the_prompt_of_an_arm_can_show_the_last_attempt_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from retroformer.errors import ConfigError, EndpointFailure, InfrastructureFailu
 from retroformer.method.records import Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import open_store
-from tests.support.endpoint import Behaviour, Endpoint
+from tests.support.endpoint import Behaviour, Endpoint, prompt_of
 from tests.support.runs import facts, open_config, run, write_config
 
 REMOTE, PLACEBO, ALONE = "eval/remote reflector", "eval/placebo", "eval/no reflection"
@@ -82,7 +83,7 @@ def test_unfinished_tasks_are_left_out_of_the_numbers_until_a_later_run_adds_the
         config = open_config(write_config(tmp_path, server.url), "loop.trials=2", "eval.arms.placebo={kind: none}")
         with pytest.raises(
             InfrastructureFailure,
-            match="unfinished in an arm; the report shows rates without them",
+            match="unfinished in arm 'remote reflector'; the report shows rates without them",
         ):
             compare(config)
         broken = (tmp_path / "runs/toy/eval/report.md").read_text()
@@ -110,6 +111,29 @@ def test_a_placebo_waits_until_its_source_is_finished(tmp_path: Path) -> None:
         recovers(server)
         compare(open_config(path, "loop.trials=2"))
     assert facts(open_config(path), PLACEBO).same_as(facts(open_config(path, "run=whole"), PLACEBO))
+
+
+def test_a_placebo_does_without_the_advice_that_an_endpoint_always_refuses_to_write(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def mood(body: dict[str, Any], came_before: int) -> Behaviour:
+        prompt = prompt_of(body)
+        if "Advice for the next attempt" in prompt and not refused:
+            refused.append(prompt)
+        return Behaviour.REFUSED if prompt in refused else Behaviour.WELL
+
+    with Endpoint() as server:
+        server.mood = mood
+        config = open_config(write_config(tmp_path, server.url), "loop.trials=2", "eval.tasks=14")
+        with pytest.raises(InfrastructureFailure) as unfinished:
+            compare(config)
+    assert "1 of 14 tasks are left unfinished in arm 'remote reflector'" in str(unfinished.value)
+    assert "The last one: " in str(unfinished.value)
+    assert "answered 400" in str(unfinished.value)
+    failed = {key.task_id for key in facts(config, ALONE).trajectories}
+    assert {key.task_id for key in facts(config, PLACEBO).trajectories} == failed
+    assert len(facts(config, REMOTE).trajectories) == len(failed) - 1
+    assert (tmp_path / "runs/toy/eval/report.md").exists()
 
 
 def test_an_endpoint_that_does_not_answer_the_probe_stops_eval_before_the_first_trial(tmp_path: Path) -> None:

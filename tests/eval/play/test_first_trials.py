@@ -115,7 +115,7 @@ def test_an_adapter_that_was_trained_again_is_played_anew_and_all_other_facts_st
         models = {"base": plain, "sft": plain.model_copy(update={"adapter_sha256": adapter})}
         provenance = Provenance(models=models, dtype="float32", versions={})
         nothing: Any = None
-        components = Parts(nothing, nothing, None, Connections(None), {}, experiment, provenance)
+        components = Parts(nothing, nothing, None, Connections(None), experiment, {None: provenance})
         with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
             budget = Budget(experiment.eval, Usage)
             evaluation = Evaluation(config, components, ledger, tasks, asyncio.Semaphore(1), budget)

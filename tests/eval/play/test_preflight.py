@@ -323,6 +323,20 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
         report = compare(config)
         (Path("runs/toy/sft") / "metrics.json").unlink()
         without_record = compare(config)
+        before = facts(config, "eval/trained")
+        Path("runs/toy/sft/adapter_model.safetensors").write_bytes(b"trained again")
+        own = model.model_copy(update={"adapter_sha256": folder_sha256(Path("runs/toy/sft"))})
+        server.provenance = Provenance(models={"sft": own}, dtype="float32", versions={}).model_dump_json()
+        compare(config)
+        server.provenance = Provenance(models={"sft": own}, dtype="bfloat16", versions={}).model_dump_json()
+        with pytest.raises(ConfigError, match=r"reflector\.endpoint\.dtype"):
+            compare(config)
+    with closing(open_store(config.experiment)) as store:
+        [again] = [arm for arm in store.arms() if arm.startswith("eval/trained@")]
+    assert facts(config, "eval/trained").same_as(before)
+    assert {stored.reflection.author.adapter_sha256 for stored in facts(config, again).reflections} == {
+        own.adapter_sha256
+    }
     assert "| sft | " in report
     assert "yes: hash and pinned name match the folder of this run" in report
     assert "| 0 tasks, none of these |" in report

@@ -95,13 +95,22 @@ def test_conditions_include_the_request(tmp_path: Path, override: str) -> None:
 )
 def test_conditions_include_the_content_served_by_the_own_server(tmp_path: Path, changed: Provenance) -> None:
     config = load(write_own(tmp_path))
-    assert conditions(config, changed) != conditions(config, served())
+    assert conditions(config, {None: changed}) != conditions(config, {None: served()})
+
+
+def test_conditions_include_the_content_that_a_server_elsewhere_reports(tmp_path: Path) -> None:
+    config = load(write_own(tmp_path), ["reflector.endpoint.base_url=http://me:secret@127.0.0.1:8000/v1"])
+    address = config.reflector.endpoint.base_url
+    one, other = (conditions(config, {address: served(adapter=name)}) for name in ("a", "b"))
+    assert one["reflector"]["endpoint"]["adapter_sha256"] == "a"
+    assert one != other
+    assert "adapter_sha256" not in conditions(config, {None: served()})["reflector"]["endpoint"]
 
 
 def test_conditions_ignore_packages_that_do_not_affect_answers(tmp_path: Path) -> None:
     config = load(write_own(tmp_path))
     newer = served(versions={"torch": "2.13.0", "trl": "1.17.0"})
-    assert conditions(config, newer) == conditions(config, served())
+    assert conditions(config, {None: newer}) == conditions(config, {None: served()})
 
 
 def write_own(folder: Path) -> Path:
