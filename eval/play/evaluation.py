@@ -125,15 +125,14 @@ class Evaluation:
         """Names in the store of each arm: one, or one for each of its training seeds.
 
         An arm whose adapter was trained again since it was played is played anew under a name of its own, and so is a
-        placebo of it; all other facts stay. An arm of a planned comparison is refused instead: who may train until a
-        comparison is met has planned nothing.
+        placebo of it; all other facts stay. An arm of a planned comparison keeps its name, so the store refuses
+        another adapter: a comparison that is repeated until it is met is not planned.
         """
         arms, names = self.experiment.eval.arms, dict[str, list[str]]()
         planned = {arm for pair in self.experiment.eval.comparisons for arm in (pair.first, pair.second)}
         for name in sorted(arms, key=lambda name: isinstance(arms[name], PlaceboArm)):
             plain = zip(self.experiment.eval.stored_names[name], arms[name].split().values(), strict=True)
-            stays = name in planned
-            names[name] = [stored if stays else self._version(stored, arm, names) for stored, arm in plain]
+            names[name] = [stored if name in planned else self._version(stored, arm, names) for stored, arm in plain]
         return {name: names[name] for name in arms}
 
     def _version(self, stored: str, arm: Arm, names: Mapping[str, Sequence[str]]) -> str:
