@@ -161,7 +161,8 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         command(sys.argv[1:])
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # An MCP server closes it.
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit("Stopped. Finished work is stored: run the same command again to go on.")
     except RetroformerError as error:

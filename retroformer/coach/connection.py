@@ -21,6 +21,9 @@ from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import Store
 
+_RETRY_SECONDS = 30.0
+"""Time after which a store that failed is tried again: an agent may run for months."""
+
 
 class Connection:
     """Store, endpoint and background thread of the process that created it."""
@@ -47,7 +50,7 @@ class Connection:
             self.store.close()
             raise
         self._model = LanguageModel(writer, writer.base_url or self._server.url)
-        self.ledger = Ledger(self.store)
+        self.ledger = Ledger(self.store, retry_after=_RETRY_SECONDS)
         self.background = Background()
         settings = experiment.reflector
         render = partial(reflection_prompt, pack, settings.prompt_characters)

@@ -5,6 +5,8 @@ later read and write fails immediately, before another call is paid for.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -26,16 +28,18 @@ _Waiting: TypeAlias = tuple[NewFact, asyncio.Future[Any]]
 class Ledger:
     """Reads and writes of one store, done in the order in which they were requested."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, *, retry_after: float = math.inf) -> None:
+        """Open it. For a service, `retry_after` is the number of seconds after which a failed store is tried again."""
+        self.store, self._retry_after = store, retry_after
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._failure: RetroformerError | None = None
+        self._failed_at = 0.0
 
     def check(self) -> None:
         """Raise the permanent error of this store, if there was one."""
-        if self._failure is not None:
+        if self._failure is not None and time.monotonic() < self._failed_at + self._retry_after:
             raise self._failure
 
     async def ask(
@@ -128,7 +132,7 @@ class Ledger:
             except UnstorableFact:
                 raise
             except (StoreError, ConfigError) as error:
-                self._failure = error
+                self._failure, self._failed_at = error, time.monotonic()
                 raise
 
         self.check()

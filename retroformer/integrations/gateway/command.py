@@ -6,6 +6,7 @@ import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
 from retroformer.config.imports import require_extra
+from retroformer.errors import ConfigError
 
 app = make_app()
 
@@ -35,9 +36,16 @@ def gateway(
     Reads the agent's calls. Forwards them, and writes the attempts, the advice and the scores to the store of the run.
     Prints its address, which is OpenAI-compatible, and runs until it is interrupted.
     """
+    from pydantic import TypeAdapter, ValidationError
+
     from retroformer.config.file import load_config
+    from retroformer.endpoint.secrets.url import HttpUrl, SecretUrl
 
     require_extra("gateway", "aiohttp", "uvloop")
     from retroformer.integrations.gateway.service import run
 
-    run(load_config(config, overrides), upstream, port, unadvised)
+    try:
+        provider = TypeAdapter[SecretUrl | None](HttpUrl | None).validate_python(upstream)
+    except ValidationError as error:
+        raise ConfigError(f"--upstream is not the address of a provider: {error.errors()[0]['msg']}.") from None
+    run(load_config(config, overrides), provider, port, unadvised)

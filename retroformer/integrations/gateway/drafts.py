@@ -72,11 +72,14 @@ class Draft(BaseModel):
             said = (content_text(message.content) for message in asked if message.role == "user")
             self.story.opening = storable("\n".join(said))
         self.usage += usage
-        for place, (*earlier, _) in enumerate(self.conversations):
-            if len(sent) > len(earlier) and list(sent[: len(earlier)]) == earlier:
-                self.conversations[place] = [*sent, answer]
-                return
-        self.conversations.append([*sent, answer])
+        # Agents may write a turn of their own in place of the answer; of several answers to one prompt, the one that
+        # is in the call is continued.
+        begun = [place for place, earlier in enumerate(self.conversations) if _continues(sent, earlier[:-1])]
+        exact = [place for place in begun if _continues(sent, self.conversations[place])]
+        if continued := exact or begun:
+            self.conversations[continued[0]] = [*sent, answer]
+        else:
+            self.conversations.append([*sent, answer])
 
     def result(self, score: float) -> AttemptResult:
         """Return the attempt with its score: the steps of all its conversations, in the order in which they began."""
@@ -86,6 +89,10 @@ class Draft(BaseModel):
     def end(self) -> None:
         """Begin the next attempt."""
         self.conversations, self.usage, self.number, self.scored = [], Usage(), self.number + 1, None
+
+
+def _continues(sent: Sequence[ChatMessage], earlier: Sequence[ChatMessage]) -> bool:
+    return len(sent) > len(earlier) and list(sent[: len(earlier)]) == list(earlier)
 
 
 class Drafts:

@@ -8,6 +8,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -39,7 +40,10 @@ from retroformer.integrations.gateway.upstream import LARGEST_BYTES, RUN_HEADERS
 
 BUSY = web.AppKey("busy", set[web.RequestHandler])
 """Connections with a request in progress."""
+_LOGGER = logging.getLogger(__name__)
 _CHAT = "/chat/completions"
+_REFUSAL_STATUSES = (400, 413, 422)
+"""Statuses by which a provider refuses a request for its content."""
 _LONGEST_NAME = 500
 """Longest name of a run or a task, in characters."""
 
@@ -94,17 +98,26 @@ class Gateway:
         call = await self._runs.begin(run, task, messages) if messages else None
         if call is None:
             return await self._forward(request, path, body)
+        sent = body
         if call.advice:
             lines = "\n".join(f"- {line}" for line in call.advice.splitlines() if line.strip())
-            body = json.dumps(_with_advice(asked, f"{self._heading}\n{lines}")).encode()
+            sent = json.dumps(_with_advice(asked, f"{self._heading}\n{lines}")).encode()
         read: RecordedAnswer | None = None
         try:
-            async with self._upstream.answer(request, path, body, changed=bool(call.advice), read=True) as answer:
+            async with self._upstream.answer(request, path, sent, changed=bool(call.advice), read=True) as answer:
                 if answer.status == 200:
                     read = RecordedAnswer(answer.content_type, answer.headers.get("Content-Encoding", ""))
-                return await forward(request, answer, read, partial(self._runs.end, call, read))
+                if answer.status not in _REFUSAL_STATUSES or not call.advice:
+                    return await forward(request, answer, read, partial(self._runs.end, call, read))
+            # Some chat templates take no system message, and advice may exceed the context.
+            _LOGGER.warning("The provider refuses a call of the run %r with advice; it goes on without it.", run)
+            return await self._forward(request, path, body)
         except EndpointFailure:
             read = None
+            raise
+        except asyncio.CancelledError:
+            # The agent has left, and will call again; of a stream it has seen what was read.
+            read = read if read is not None and read.streams else None
             raise
         finally:
             await self._runs.end(call, read)
@@ -116,12 +129,14 @@ class Gateway:
     async def _score(self, request: web.Request) -> web.Response:
         run, task = _names(request)
         try:
+            check_type(_headers(request), [JSON], request.path[:100])
             score = Score.model_validate(json_value(await _body(request)))
             task = storable(score.task) or task
+            # A score is taken even if its sender does not wait.
             if score.invalid:
-                receipt = await self._runs.discard(run, task, score.cause)
+                receipt = await asyncio.shield(self._runs.discard(run, task, score.cause))
             else:
-                receipt = await self._runs.score(run, task, parse_score(score.score))
+                receipt = await asyncio.shield(self._runs.score(run, task, parse_score(score.score)))
         except NoAttemptToScore as error:
             return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
         except ValidationError as error:
@@ -162,8 +177,7 @@ def _headers(request: web.Request) -> Headers:
 
 
 async def _body(request: web.Request) -> bytes:
-    """Return the JSON body of a request. Raises Refusal."""
-    check_type(_headers(request), [JSON], request.path[:100])
+    """Return the body of a request. Raises Refusal."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()

@@ -22,8 +22,8 @@ from retroformer.method.records import ChatMessage, Outcome
 _LOGGER = logging.getLogger(__name__)
 _MOST_IN_MEMORY = 1000
 """Number of drafts in memory; the others are read from the store when they are used."""
-_SAVE_SECONDS = 5.0
-"""Longest wait for a store that does not answer; then the agent gets the rest of its answer unrecorded."""
+_STORE_SECONDS = 5.0
+"""Longest wait for a store that does not answer; then the agent goes on unrecorded."""
 _RANDOM = random.SystemRandom()
 """Draws the unadvised tasks."""
 
@@ -59,7 +59,7 @@ class Runs:
     async def begin(self, run: str, task: str, sent: list[ChatMessage]) -> Call | None:
         """Begin a call once the previous attempt has been scored.
 
-        Returns None, and records nothing, if the store fails.
+        Returns None, and records nothing, if the store fails or does not answer.
         """
         try:
             draft = await self._idle_draft(run, task)
@@ -138,15 +138,21 @@ class Runs:
         return draft
 
     async def _draft(self, run: str, task: str) -> Draft:
-        async with self._loading:
-            draft = self._open.get((run, task)) or await self._drafts.load(run, task) or self._first_draft(run, task)
-            self._open[run, task] = draft
+        """Return the draft in memory, else the stored one, else a new one. Raises StoreError."""
+        if draft := self._open.get((run, task)):
             self._open.move_to_end((run, task))
-            # A stored draft can be read again.
-            for name, other in list(self._open.items())[:-_MOST_IN_MEMORY]:
-                if not other.in_flight and not other.lock.locked():
-                    del self._open[name]
             return draft
+        try:
+            async with asyncio.timeout(_STORE_SECONDS), self._loading:
+                stored = self._open.get((run, task)) or await self._drafts.load(run, task)
+        except TimeoutError:
+            raise StoreError(f"The store gave no answer within {_STORE_SECONDS:.0f} s: try again later.") from None
+        self._open[run, task] = draft = self._open.get((run, task)) or stored or self._first_draft(run, task)
+        # A stored draft can be read again.
+        for name, other in list(self._open.items())[:-_MOST_IN_MEMORY]:
+            if not other.in_flight and not other.lock.locked():
+                del self._open[name]
+        return draft
 
     def _first_draft(self, run: str, task: str) -> Draft:
         story = OpenTask.of({"id": task or run}, advised=_RANDOM.random() >= self._unadvised)
@@ -156,7 +162,7 @@ class Runs:
     async def _save(self, run: str, task: str, draft: Draft) -> None:
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_SAVE_SECONDS):
+                async with asyncio.timeout(_STORE_SECONDS):
                     await self._drafts.save(run, task, draft)
         except StoreError as error:
             _LOGGER.warning("The attempt of the run %r is kept in memory only: %s", run, error)

@@ -28,7 +28,7 @@ _STOP_SECONDS = 5.0
 """Time that calls in flight have to end when the gateway is interrupted."""
 
 
-def run(config: Config, upstream: str | None, port: int, unadvised: float) -> None:
+def run(config: Config, upstream: SecretUrl | None, port: int, unadvised: float) -> None:
     """Serve until the process is interrupted; the address is printed once the gateway answers.
 
     Raises:
@@ -44,7 +44,7 @@ def run(config: Config, upstream: str | None, port: int, unadvised: float) -> No
     uvloop.run(_serve(config, upstream, port, unadvised))
 
 
-async def _serve(config: Config, upstream: str | None, port: int, unadvised: float) -> None:
+async def _serve(config: Config, upstream: SecretUrl | None, port: int, unadvised: float) -> None:
     experiment, stop = config.experiment, asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -57,7 +57,7 @@ async def _serve(config: Config, upstream: str | None, port: int, unadvised: flo
         stack.push_async_callback(asyncio.to_thread, connection.close)
         drafts = Drafts(experiment.store_url, experiment.name)
         stack.callback(drafts.close)
-        provider = Upstream(SecretUrl(upstream or experiment.actor.endpoint.base_url or _PROVIDER))
+        provider = Upstream(upstream or experiment.actor.endpoint.base_url or SecretUrl(_PROVIDER))
         stack.push_async_callback(provider.close)
         runs = Runs(connection, drafts, experiment.loop.trials, unadvised)
         heading = load_pack(experiment.actor.prompts, "agent").remember
@@ -78,6 +78,8 @@ def runner_of(gateway: Gateway) -> web.AppRunner:
     return web.AppRunner(
         gateway.app(),
         access_log=None,
+        # The provider stops when the agent leaves.
+        handler_cancellation=True,
         shutdown_timeout=_STOP_SECONDS,
         # For a request that has not begun, too.
         keepalive_timeout=HEAD_SECONDS,

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, ServiceError
 from tests.support.gateway import gateway, write_gateway_config
 from tests.support.runs import open_config
@@ -16,7 +17,7 @@ service = pytest.importorskip("retroformer.integrations.gateway.service")
 
 def run(folder: Path, *overrides: str, port: int = 0) -> None:
     config = open_config(write_gateway_config(folder, "http://127.0.0.1:9/v1"), *overrides)
-    service.run(config, upstream="http://127.0.0.1:9/v1", port=port, unadvised=0.1)
+    service.run(config, upstream=SecretUrl("http://127.0.0.1:9/v1"), port=port, unadvised=0.1)
 
 
 def test_a_provider_that_is_down_is_a_502_whose_sentence_shows_no_password(tmp_path: Path) -> None:
