@@ -51,7 +51,7 @@ async def rate_reflections(config: Config) -> str:
                 f"{held}\n{len(unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
                 f"again to go on. The last cause: {store.last_cause(arm)}"
             )
-        helped = sum(rated.rating > 0 for rated in ratings(store, arm))
+        helped = sum(rated.rating > 0 and bool(rated.text.strip()) for rated in ratings(store, arm))
         if helped < FEW_POSITIVES:
             logger.warning(
                 "Only %d pieces of advice helped, and SFT needs some %d to imitate: let a stronger model write "

@@ -19,6 +19,7 @@ from eval.view.server import SiteServer, open_site
 from retroformer.coach.stories.runs import open_runs
 from retroformer.config.file import load
 from retroformer.endpoint.request_guard import BODY_SECONDS, CONNECTIONS, FORM, HEAD_SECONDS, listen
+from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.endpoint.server import Guard, server_of
 from retroformer.integrations.gateway import service
 from retroformer.integrations.mcp import adviser
@@ -156,7 +157,7 @@ async def served(name: str, folder: Path) -> AsyncIterator[tuple[socket.socket, 
         if name == "gateway":
             listening.close()
             config = open_config(write_gateway_config(folder, "http://127.0.0.1:9/v1"))
-            serving = asyncio.create_task(service._serve(config, "http://127.0.0.1:9/v1", address[1], 0.0))
+            serving = asyncio.create_task(service._serve(config, SecretUrl("http://127.0.0.1:9/v1"), address[1], 0.0))
         else:
             server = server_of(application(name, folder, address[1], stack))
             serving = asyncio.create_task(server.serve(sockets=[listening]))

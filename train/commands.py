@@ -23,7 +23,7 @@ from .data import inputs
 from .data.samples import AdviceText, Prompt
 from .loop import on_sigterm
 from .preflight import check_config
-from .stage import Stage, finished, make_stage
+from .stage import Stage, finished, make_stage, refuse_missed_milestones
 
 _TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
 """Stages whose texts or pairs the ratings choose."""
@@ -180,6 +180,8 @@ def run(stage: Stage, train: Callable[[], None]) -> str:
     done = finished(stage)
     checkpoints = sorted(path.name for path in stage.checkpoints.glob("*"))
     processes.require_same([stage.fingerprint, done is not None, checkpoints], "inputs, results and checkpoints")
+    if done is not None and stage.name == "grpo":
+        refuse_missed_milestones(stage, stage.experiment.train.grpo.milestones, stage.experiment.train.grpo.updates)
     if done is None:
         lock = stage.experiment.folder / "checkpoints" / f"{stage.folder.name}.lock"
         alone = hold_lock(lock, f"training {stage.name}") if processes.is_main() else nullcontext()

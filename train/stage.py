@@ -25,6 +25,7 @@ import yaml
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import FittedSteps, Steps
+from retroformer.errors import MissingInput
 from retroformer.files import durable
 from retroformer.files.text import differences
 from retroformer.models.embedded import base_model_folder
@@ -98,6 +99,19 @@ def after_updates(stage: Stage, updates: int) -> Stage:
     return stage._replace(
         experiment=stage.experiment.model_copy(update={"train": train.model_copy(update={"variants": variants})})
     )
+
+
+def refuse_missed_milestones(stage: Stage, milestones: Sequence[int], updates: int) -> None:
+    """Refuse milestones of a policy that was not published when it had taken so many of its `updates`.
+
+    Raises MissingInput.
+    """
+    for number in (number for number in milestones if number <= updates):
+        if finished(milestone := after_updates(stage, number)) is None:
+            raise MissingInput(
+                f"{milestone.folder} can only be made by training again, as {stage.name} has taken {updates} updates: "
+                f"leave the milestone {number} out, or delete {stage.folder} and {stage.checkpoints}."
+            )
 
 
 def make_stage(

@@ -202,7 +202,7 @@ class Case(Record):
                     raise ValueError(f"{name}.score is {attempt.score:g}: it must be from 0 to 1")
         elif (self.advice or self.retry) and self.origin.retry is None:
             raise ValueError("origin.retry: the field is missing")
-        if self.rating is not None and (self.gain is None or abs(self.rating - self.gain) > _ROUNDING):
+        if self.rating is not None and (self.gain is None or not abs(self.rating - self.gain) <= _ROUNDING):
             raise ValueError(f"rating is {self.rating:g}, but the scores gain {self.gain}: correct it or leave it out")
         return self
 

@@ -144,7 +144,10 @@ def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) 
     """
     if "environment" not in record:
         return
-    if changed := ", ".join(differences(*_comparable(record["environment"], experiment), "environment")):
+    stored, wanted = _comparable(record["environment"], experiment)
+    if experiment.environment.seeded_tasks:
+        stored, wanted = stored | {"seed": record.get("seed")}, wanted | {"seed": experiment.seed}
+    if changed := ", ".join(differences(stored, wanted, "environment")):
         raise ConfigError(
             f"The {arm!r} facts were made with {changed}: import them into a run with the config they were made with."
         )

@@ -265,7 +265,7 @@ def _found_beside(path: Path, prompts: str) -> str:
 
 def _fault(fault: Any, config: dict[str, Any]) -> str:
     location = [str(part) for part in fault["loc"]]
-    message = fault["msg"].removesuffix(".") + "."
+    message = fault["msg"].removeprefix("Value error, ").removesuffix(".") + "."
     if fault["type"] == "extra_forbidden":
         message += _meant(location, config)
     elif fault["type"] not in ("missing", "environment", "arm", "address"):

@@ -181,7 +181,11 @@ class _SecondRetries:
 
 
 def count_signs(rated: Iterable[Rating], signs: Counter[str]) -> Iterator[Rating]:
-    """Yield the ratings unchanged and count in `signs` how many are `positive`, `negative` and `zero`."""
+    """Yield the ratings unchanged and count in `signs` how many are `positive`, `negative` and `zero`.
+
+    Those of retries without advice, whose text is blank, are not counted.
+    """
     for rating in rated:
-        signs["positive" if rating.rating > 0 else "negative" if rating.rating < 0 else "zero"] += 1
+        if rating.text.strip():
+            signs["positive" if rating.rating > 0 else "negative" if rating.rating < 0 else "zero"] += 1
         yield rating

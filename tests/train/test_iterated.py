@@ -62,7 +62,7 @@ def test_an_iterated_reward_model_goes_on_from_the_one_before(tiny_base: Path, w
     ("name", "said"),
     [
         ("'2'", r"train.variants.sft: String should match pattern .* Found '2'"),
-        ("merged", r"train.variants: Value error, `train merge` writes sft-merged: give the variant of sft "),
+        ("merged", r"train.variants: `train merge` writes sft-merged: give the variant of sft "),
     ],
 )
 def test_a_variant_may_not_have_the_name_of_another_folder(

@@ -7,6 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 from retroformer.config.conditions import STORED, check_training_facts, rerating
@@ -127,14 +128,16 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
     with _open(experiment, "collect") as sources:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
         pairs = [
-            pair
+            # Several stories may be of one task, which is held out as a whole.
+            pair.model_copy(update={"task_id": tasks[pair.task_id]})
             for arm in _rated_arms(sources, recent=True)
+            for tasks in (arm.store.tasks(arm.arm),)
             for pair in preference_pairs(arm.store, arm.arm, arm.anew)
             if pair.task_id not in arm.left_out
         ]
         if not pairs:
             signs = Counter[str]()
-            deque(count_signs(_rated(sources), signs), maxlen=0)
+            deque(count_signs(_rated(sources, recent=True), signs), maxlen=0)
             _refuse_unrated(sources, signs)
             raise MissingInput(
                 f"No preference pairs in {_url(sources)} ({signs.total()} reflections are rated, {_by_sign(signs)}; "
@@ -144,9 +147,12 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 
 
 def rated(experiment: Experiment) -> list[Rating]:
-    """Read every rated reflection. Raises MissingInput if there is none."""
+    """Read every rated reflection, with the id of its task. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        return _reflections(sources)
+        tasks = dict[str, str]()
+        for arm in _rated_arms(sources):
+            tasks |= arm.store.tasks(arm.arm)
+        return [replace(rating, task_id=tasks[rating.task_id]) for rating in _reflections(sources)]
 
 
 def groups(experiment: Experiment) -> list[RatedGroup]:
@@ -193,7 +199,7 @@ def failures(experiment: Experiment) -> list[Failure]:
 def written_tasks(experiment: Experiment) -> list[TrainingTasks]:
     """Read all tasks played for advice written by rule, by domain. Raises MissingInput if there is no store."""
     with _open(experiment, "collect warm") as sources:
-        return [training_tasks(domain, store.tasks(WRITTEN).values()) for store, domain in sources]
+        return [tasks for store, domain in sources for tasks in _training_tasks(store, domain, [WRITTEN])]
 
 
 def rated_tasks(experiment: Experiment, rounds: range) -> list[TrainingTasks]:
@@ -202,10 +208,17 @@ def rated_tasks(experiment: Experiment, rounds: range) -> list[TrainingTasks]:
     Solved ones count, too: hindsight reads their attempts.
     """
     with _open(experiment, "collect") as sources:
-        return [
-            training_tasks(domain, (task for arm in _arms(store, rounds) for task in store.tasks(arm).values()))
-            for store, domain in sources
-        ]
+        return [tasks for store, domain in sources for tasks in _training_tasks(store, domain, _arms(store, rounds))]
+
+
+def _training_tasks(store: Store, experiment: Experiment, arms: Sequence[str]) -> list[TrainingTasks]:
+    """Return the tasks played in these arms, by the seed under which each arm was played where that makes the tasks."""
+    by_seed: dict[int, list[str]] = {experiment.seed: []}
+    for arm in arms:
+        played = (store.conditions(arm) or {}).get("seed", experiment.seed)
+        seed = played if experiment.environment.seeded_tasks else experiment.seed
+        by_seed.setdefault(seed, []).extend(store.tasks(arm).values())
+    return [training_tasks(experiment.model_copy(update={"seed": seed}), by_seed[seed]) for seed in by_seed]
 
 
 def both_ratings(experiment: Experiment) -> str:

@@ -44,7 +44,7 @@ from ..data.samples import Prompt, RatedGroup, prompt_ids
 from ..loop import Facts, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
-from ..stage import Meter, Stage, after_updates, publish, warn_if_still
+from ..stage import Meter, Stage, after_updates, publish, refuse_missed_milestones, warn_if_still
 from . import grpo, ppo
 from .alarms import Describe, describer, first_alarms, with_alarms
 from .checkpoint import Checkpoints
@@ -150,6 +150,8 @@ def checkpoints_of(stage: Stage, model: SharedBase, optimizer: torch.optim.Optim
 
 def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:
     history, resumed_from = run.history, len(run.history)
+    if isinstance(settings, Grpo):
+        refuse_missed_milestones(stage, settings.milestones, resumed_from)
 
     def status() -> str:
         divergence = f"  kl {history[-1]['kl']:.2f}" if "kl" in history[-1] else ""

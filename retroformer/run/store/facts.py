@@ -203,6 +203,11 @@ class Store(FactReader):
             connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=sums))
 
     def _refused(self, arm: str, bound: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
+        if ("recorded" in bound) != ("recorded" in wanted):
+            return ConfigError(
+                f"The run {self.experiment!r} already holds {arm!r} facts of another origin, and imported ones are "
+                "never mixed with collected ones: give this one a name of its own with run=NAME."
+            )
         changed = ", ".join(differences(bound, wanted))
         return ConfigError(
             f"The run {self.experiment!r} already holds {arm!r} facts made with {changed}: "

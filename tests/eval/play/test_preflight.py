@@ -242,10 +242,10 @@ def test_an_arm_that_cannot_be_played_is_refused_before_anything_is(
             "kind: there is no nothing advice for alfworld; take none, phrase, placebo, ",
         ),
         ("nothing.kind=[none]", "kind: there is no ['none'] advice for alfworld; take none, phrase, placebo, "),
-        ("trained.model=[]", "model: Value error, name at least one model. Found []."),
-        ("trained.actor_model=[]", "actor_model: Value error, name at least one model. Found []."),
-        ("trained.model=[ppo, ppo]", "model: Value error, two models would be stored under one name; leave one of "),
-        ("trained.actor_model=[a, b]", "Value error, model and actor_model both name training seeds; give one of "),
+        ("trained.model=[]", "model: name at least one model. Found []."),
+        ("trained.actor_model=[]", "actor_model: name at least one model. Found []."),
+        ("trained.model=[ppo, ppo]", "model: two models would be stored under one name; leave one of "),
+        ("trained.actor_model=[a, b]", "model and actor_model both name training seeds; give one of "),
     ],
 )
 def test_a_setting_that_a_kind_of_arm_does_not_have_cannot_be_written(

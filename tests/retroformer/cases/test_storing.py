@@ -20,8 +20,9 @@ from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.store import Store, open_store
 from tests.support.cases import case
 from train.base import load_tokenizer
-from train.data.inputs import failures, positive_reflections
+from train.data.inputs import failures, pairs, positive_reflections, rated
 from train.data.samples import samples
+from train.pair_split import held_out_tasks
 
 
 def store(experiment: Experiment, *cases: Case, source: str = "cases") -> StoredCases:
@@ -102,6 +103,19 @@ def test_advice_on_one_attempt_makes_preference_pairs(experiment: Experiment) ->
     with opened(experiment) as facts:
         (pair,) = preference_pairs(facts, COLLECT)
     assert (pair.chosen, pair.rejected) == ("Search by customer first.", "Give up.")
+
+
+def test_pairs_and_ratings_of_several_failures_of_one_task_have_its_id_and_are_held_out_together(
+    experiment: Experiment,
+) -> None:
+    for number in range(3):
+        failed = {"score": 0.0, "output": f"No, {number}."}
+        bad = {"advice": {"text": "Give up."}, "retry": {"score": 0.0, "output": "No."}}
+        store(experiment, case(attempt=failed), case(attempt=failed, **bad))
+    found = pairs(experiment)
+    assert [pair.task_id for pair in found] == ["refund-1"] * 3
+    assert {rating.task_id for rating in rated(experiment)} == {"refund-1"}
+    assert held_out_tasks([*(pair.task_id for pair in found), "another"], 0) in ({"refund-1"}, {"another"})
 
 
 def test_equal_retries_with_numbers_of_their_own_are_all_counted(experiment: Experiment) -> None:

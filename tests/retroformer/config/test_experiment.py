@@ -58,7 +58,7 @@ def test_tokens_come_from_the_whole_distribution(tmp_path: Path) -> None:
 def test_a_teacher_has_an_address_and_a_name_and_writes_no_tokens_of_the_reflector(tmp_path: Path) -> None:
     for half in ("model: big", "base_url: http://127.0.0.1:1/v1"):
         fault = faults_of(tmp_path, SMALLEST, f"reflector.teacher={{{half}}}")
-        assert "reflector.teacher: Value error, a teacher is a model elsewhere: give its base_url and its m" in fault
+        assert "reflector.teacher: a teacher is a model elsewhere: give its base_url and its m" in fault
     teacher = "reflector.teacher={base_url: http://127.0.0.1:1/v1, model: big, api_key_env: TEACHER_KEY}"
     assert "leave reflector.teacher out" in faults_of(tmp_path, SMALLEST, teacher, "train.grpo.reward=stored")
     experiment = load(config_file(tmp_path), [teacher])

@@ -10,7 +10,7 @@ from retroformer.run.store import open_store
 from tests.support.characters import attempt_at
 from tests.support.facts import add_trajectory
 from tests.train.world import AUTHOR, GOOD, collect, config_file, prompt
-from train.data.inputs import pairs, positive_reflections, prompts, rated
+from train.data.inputs import both_ratings, pairs, positive_reflections, prompts, rated
 
 
 @pytest.mark.parametrize("blank", ["", " \n"])
@@ -31,5 +31,8 @@ def test_a_blank_reflection_is_neither_imitated_nor_paired_nor_scored(
         add_trajectory(store, key, attempt_at(subject, (score,)))
     store.close()
     assert [len(pairs(experiment)), len(positive_reflections(experiment)), len(rated(experiment))] == before
+    assert both_ratings(experiment).count(" 4 rated: ") == 2, (
+        "a retry without advice, however lucky, is no rated advice"
+    )
     assert {advice.text for advice in positive_reflections(experiment)} == {GOOD}
     assert prompt("lucky") in prompts(experiment), "advice on this failure is still worth writing"

@@ -86,6 +86,17 @@ def test_the_rows_of_all_domains_are_pooled(tiny_base: Path, workplace: Path) ->
     assert "solved at once" in inputs.rated_tasks(experiment, inputs.rounds_read(experiment))[0].tasks
 
 
+def test_tasks_are_recorded_under_the_seed_with_which_they_were_played(tiny_base: Path, workplace: Path) -> None:
+    config = two_domains(workplace, tiny_base)
+    fill(config)
+    played, trained = load_domains(config)[0], load_domains(config, ["seed=5"])[0]
+    assert played.environment.seeded_tasks
+    with closing(open_store(played)) as store:
+        store.declare("collect", conditions(played))
+    read = inputs.rated_tasks(trained, inputs.rounds_read(trained))
+    assert {(tasks.environment, tasks.seed) for tasks in read if tasks.tasks} == {HOUSEHOLD, QUESTIONS}
+
+
 def test_a_domain_without_facts_adds_none_and_all_without_facts_are_an_error(tiny_base: Path, workplace: Path) -> None:
     config = two_domains(workplace, tiny_base)
     fill(config, questions=0)

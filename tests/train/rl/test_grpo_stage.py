@@ -93,6 +93,8 @@ def test_a_milestone_is_the_policy_of_a_run_that_ends_there_also_after_a_kill(
     capsys.readouterr()
     main(["grpo", str(config), "train.grpo.milestones=[]"])
     assert "grpo is already done with these inputs" in capsys.readouterr().out
+    with pytest.raises(MissingInput, match=r"grpo-at2 can only be made by training again, as grpo has taken 4 updates"):
+        main(["grpo", str(config), "train.grpo.milestones=[1, 2]"])
     with pytest.raises(ConfigError, match="the milestone 4 is not below updates=4: leave it out"):
         load(config, ["train.grpo.milestones=[2, 4]"])
 

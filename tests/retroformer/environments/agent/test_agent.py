@@ -399,7 +399,7 @@ def test_an_agent_that_was_edited_is_another_condition(tmp_path: Path, reflector
         ({"python": "vault:__name__"}, "vault:__name__ is a str: name a function"),
         (
             {"command": "python3 agent.py"},
-            "agent.command: Value error, write it as a list: [python3, agent.py]",
+            "agent.command: write it as a list: [python3, agent.py]",
         ),
         ({"url": "127.0.0.1:9000"}, "environment.agent.url: It must begin with http:// or https://."),
         ({"comand": ["x"]}, "environment.agent.comand: Extra inputs are not permitted. Did you mean `command`?"),
