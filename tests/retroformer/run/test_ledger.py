@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -93,6 +94,27 @@ def test_after_a_permanent_error_nothing_is_read_or_written(ledger: Ledger, tmp_
     asyncio.run(go_on())
     assert paid == []
     assert ledger.store.arm_counts()["collect"].invalid == 0
+
+
+def test_a_service_tries_a_store_that_failed_again_after_a_while(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked() -> None:
+        raise StoreError("the database is locked")
+
+    async def go_on(retried: Ledger) -> list[str]:
+        with pytest.raises(StoreError):
+            await retried.ask(locked)
+        with pytest.raises(StoreError):
+            await retried.ask(ledger.store.arms)
+        later = time.monotonic() + 30
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        return await retried.ask(ledger.store.arms)
+
+    with closing(Ledger(ledger.store, retry_after=30.0)) as service:
+        assert asyncio.run(go_on(service)) == []
+    with pytest.raises(StoreError):
+        asyncio.run(go_on(ledger))
 
 
 def test_a_query_that_fails_by_itself_stops_no_other(ledger: Ledger) -> None:
