@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -290,8 +291,9 @@ def test_a_gateway_whose_connections_are_all_in_use_refuses_further_ones_until_s
             return False
 
         def is_full() -> bool:
-            # Some were closed before their heads had been read.
-            more.enter_context(crowd(running.host, lambda _: slow, 10))
+            # Some were closed before their heads had been read, as the next one came too soon.
+            more.enter_context(crowd(running.host, lambda _: slow, 1))
+            time.sleep(0.05)
             return not is_served()
 
         with crowd(running.host, lambda _: slow), ExitStack() as more:
