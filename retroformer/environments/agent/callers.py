@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import copy
 import inspect
-import itertools
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -140,20 +140,21 @@ class Program:
     def __init__(self, command: tuple[str, ...], timeout_seconds: float) -> None:
         self._command, self._timeout = command, timeout_seconds
         self._running: _Running | None = None
-        self._numbers = itertools.count(1)
+        self._earlier = set[str]()
+        """Names of the attempts so far."""
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         """Send one attempt to the program and return its answer. Raises EnvironmentFailure."""
-        number = next(self._numbers)
-        request = {"task": task, "advice": advice, "attempt": number}
+        name = secrets.token_hex(8)
+        request = {"task": task, "advice": advice, "attempt": name}
         line = json.dumps(request, ensure_ascii=False).encode(errors="replace") + b"\n"
         end = time.monotonic() + self._timeout
         try:
             value = _value(self._answer(line, end))
-            if isinstance(value, dict) and value.get("attempt", number) != number:
-                raise EnvironmentFailure(
-                    f"The agent answered attempt {value['attempt']} instead of {number}, too late."
-                )
+            # A program has its own fields, too, but only an answer to an earlier attempt has its name.
+            if isinstance(value, dict) and str(value.get("attempt")) in self._earlier:
+                raise EnvironmentFailure("The agent gave the answer to an earlier attempt, too late.")
+            self._earlier.add(name)
             return value
         except TimeoutError:
             self._stop()
