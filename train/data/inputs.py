@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from retroformer.config.conditions import STORED, check_training_facts, rerating
@@ -149,9 +150,8 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[Rating]:
     """Read every rated reflection, with the id of its task. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        tasks = dict[str, str]()
-        for arm in _rated_arms(sources):
-            tasks |= arm.store.tasks(arm.arm)
+        arms = [(store, arm) for store, _ in sources for arm in _arms(store, rounds_read(experiment))]
+        tasks = dict(chain.from_iterable(store.tasks(arm).items() for store, arm in arms))
         return [replace(rating, task_id=tasks[rating.task_id]) for rating in _reflections(sources)]
 
 
