@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from retroformer.config.sections.base import best_of
 from retroformer.endpoint.request_guard import Refusal
 from retroformer.errors import RetroformerError
-from retroformer.run.adapters import REFLECTOR
+from retroformer.run.adapter_names import REFLECTOR
 from retroformer.run.promotions import NO_ADVICE, History, PromotedAdapter, current_of, name_of
 from retroformer.run.provenance import (
     ADAPTER_WEIGHTS,

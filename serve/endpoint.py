@@ -17,7 +17,7 @@ from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
 from retroformer.endpoint.request_guard import is_loopback, listen
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.models.embedded import require_base_model
-from retroformer.run.adapters import REFLECTOR
+from retroformer.run.adapter_names import REFLECTOR
 from retroformer.run.promotions import History
 
 from .served_names import VllmAddresses, WorkerSettings, record_first_adapter, served_names

@@ -12,10 +12,8 @@ from retroformer.config.sections.base import adapter_name
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import Record
 from retroformer.models.precision import Dtype, Quantization
+from retroformer.run.adapter_names import ACTORS, ADVISERS, REFLECTOR
 from retroformer.run.adapters import (
-    ACTORS,
-    ADVISERS,
-    REFLECTOR,
     adapter_folder,
     best_of_names,
     finished_advisers,

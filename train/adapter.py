@@ -7,6 +7,7 @@ from safetensors import SafetensorError, safe_open
 
 from retroformer.errors import DamagedFile, MissingInput, first_line
 from retroformer.models.adapter_weights import lora_config
+from retroformer.run.adapter_names import training_command
 from retroformer.run.provenance import ADAPTER_FILES
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, replacement_hint, require_unchanged
 
@@ -34,8 +35,7 @@ def require_adapter(folder: Path) -> Adapter:
         ProvenanceError: the adapter was changed after training.
     """
     if not (folder / WEIGHTS).is_file():
-        stage = folder.name.partition("-")[0]
-        raise MissingInput(f"No adapter at {folder}: run `retroformer train {stage} EXPERIMENT.yaml` first.")
+        raise MissingInput(f"No adapter at {folder}: run {training_command(folder.name)} first.")
     return sound_adapter(folder, read_metrics(folder) if (folder / METRICS).is_file() else StageMetrics())
 
 

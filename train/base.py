@@ -15,6 +15,7 @@ from retroformer.models.adapter_weights import layer_of
 from retroformer.models.adapter_weights import lora_config as adapter_config
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.precision import computes_bfloat16, nf4
+from retroformer.run.adapter_names import training_command
 
 from .integrity import require_finite
 from .shared_prompt.attention import FLEX, SPLIT, register_attention
@@ -235,5 +236,5 @@ def require_same_shape(base: Any, folder: Path, lora: Lora) -> None:
     if shape != wanted:
         raise ConfigError(
             f"The adapter at {folder} has rank, alpha, targets and layers {shape}, but train.lora asks for {wanted}: "
-            f"run `retroformer train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
+            f"run {training_command(folder.name)} again, or set train.lora back."
         )

@@ -24,16 +24,8 @@ from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import LONGEST_NAME, Task, Trajectory
-from retroformer.run.adapters import (
-    ADVISERS,
-    REFLECTOR,
-    REWARD,
-    has_adapter,
-    is_trained,
-    model_folder,
-    reward_folder,
-    served_folder,
-)
+from retroformer.run.adapter_names import FOLDER_NAME, REFLECTOR, training_command
+from retroformer.run.adapters import has_adapter, is_trained, model_folder, reward_folder, served_folder
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
@@ -200,8 +192,7 @@ def _refuse_untrained(experiment: Experiment) -> None:
     for model, folder in _served_folders(experiment):
         plain = adapter_name(model) in ("base", REFLECTOR) and folder.name != "reward"
         if not (plain or model in elsewhere or has_adapter(folder)):
-            stage = folder.name.partition("-")[0]
-            train = f"train it with `retroformer train {stage} EXPERIMENT.yaml`, or " * (stage in (*ADVISERS, REWARD))
+            train = f"train it with {training_command(folder.name)}, or " if FOLDER_NAME.fullmatch(folder.name) else ""
             advice = f"{train}leave out what uses it."
             raise MissingInput(f"The adapter {model!r} is to be evaluated, and there is none in {folder}: {advice}")
 

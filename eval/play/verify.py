@@ -9,9 +9,10 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.parts import Parts
 from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.endpoint.own_server import provenance
-from retroformer.errors import EndpointFailure, ProvenanceError, first_line, usage_of
+from retroformer.errors import EndpointFailure, EndpointRefusal, ProvenanceError, first_line, usage_of
 from retroformer.method.records import Message
-from retroformer.run.adapters import REFLECTOR, has_adapter, is_trained, model_folder, reward_folder
+from retroformer.run.adapter_names import REFLECTOR
+from retroformer.run.adapters import has_adapter, is_trained, model_folder, reward_folder
 from retroformer.run.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.run.provenance import folder_sha256, trained_sha256
 from retroformer.run.store import Store
@@ -81,7 +82,12 @@ def verify_actor(experiment: Experiment, components: Parts) -> None:
 
 
 async def _hashes_elsewhere(experiment: Experiment, models: Sequence[str]) -> Mapping[str, str | None]:
-    """Return the hashes that a server elsewhere reports for the trained models among these. Raises ProvenanceError."""
+    """Return the hashes that a server elsewhere reports for the trained models among these.
+
+    Raises:
+        ProvenanceError: it does not report them.
+        EndpointRefusal: it does not accept the API key.
+    """
     endpoint = experiment.reflector.endpoint
     trained = [model for model in models if is_trained(experiment, adapter_name(model))]
     if not trained or endpoint.base_url is None:
@@ -89,6 +95,8 @@ async def _hashes_elsewhere(experiment: Experiment, models: Sequence[str]) -> Ma
     advice = "serve it there with `retroformer serve`, or add reflector.endpoint.base_url= to the command."
     try:
         reported = await provenance(endpoint.base_url.secret_url(), os.environ.get(endpoint.api_key_env))
+    except EndpointRefusal:
+        raise
     except (ProvenanceError, EndpointFailure) as error:
         raise ProvenanceError(
             f"{endpoint.base_url} does not prove that it answers with the adapter {trained[0]!r} "

@@ -12,7 +12,14 @@ from retroformer.agents.attempt_result import AttemptResult, as_trajectory, fiel
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.http_client import read_key
 from retroformer.endpoint.own_server import provenance
-from retroformer.errors import EndpointFailure, InfrastructureFailure, ProvenanceError, describe, usage_of
+from retroformer.errors import (
+    EndpointFailure,
+    EndpointRefusal,
+    InfrastructureFailure,
+    ProvenanceError,
+    describe,
+    usage_of,
+)
 from retroformer.files.text import storable
 from retroformer.method.ancestors import ancestors
 from retroformer.method.records import LONGEST_NAME, Key, Lesson, Memory, Reflection, Task, Trajectory
@@ -126,7 +133,7 @@ class ChainRecorder:
         try:
             key = read_key(model.endpoint.api_key_env)
             reported = await provenance(model.base_url.secret_url(), key, seconds)
-        except ProvenanceError:
+        except (ProvenanceError, EndpointRefusal):
             self._reports_adapter = False
             return None
         except EndpointFailure:

@@ -37,7 +37,8 @@ from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.files.bounded import first_fault
 from retroformer.method.records import Key
-from retroformer.run.adapters import REFLECTOR, finished_advisers
+from retroformer.run.adapter_names import REFLECTOR
+from retroformer.run.adapters import finished_advisers
 from retroformer.run.arm_names import COLLECT
 
 _LOGGER = logging.getLogger(__name__)

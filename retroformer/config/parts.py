@@ -22,6 +22,7 @@ from retroformer.errors import ConfigError, EndpointFailure, MissingInput, Prove
 from retroformer.method.prompts import Render, adaptation_prompt, load_pack, reflection_prompt
 from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
 from retroformer.method.records import LONGEST_NAME, Task
+from retroformer.run.adapter_names import FOLDER_NAME, REWARD, training_command
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.provenance import Proven, Provenance
@@ -55,12 +56,10 @@ class Connections:
         """Raise MissingInput if the experiment's own server has no such adapter, because it has not been trained."""
         if model in self.served:
             return
-        stages = [adapter_name(model), *(["reward"] if best_of(model) else [])]
-        commands = " and ".join(f"`retroformer train {stage} EXPERIMENT.yaml`" for stage in stages)
-        raise MissingInput(
-            f"No adapter {model!r} is served, only {', '.join(sorted(self.served))}: "
-            f"run {commands} first, or name another model."
-        )
+        needed = [adapter_name(model), *([REWARD] if best_of(model) else [])]
+        commands = " and ".join(training_command(name) for name in needed if FOLDER_NAME.fullmatch(name))
+        advice = f"run {commands} first, or name another model" if commands else "name one of these"
+        raise MissingInput(f"No adapter {model!r} is served, only {', '.join(sorted(self.served))}: {advice}.")
 
     async def close(self) -> None:
         for model in self.opened:

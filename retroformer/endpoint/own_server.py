@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.imports import stage_package
-from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
+from retroformer.errors import EndpointFailure, EndpointRefusal, ProvenanceError, ServiceError
 from retroformer.run.provenance import Provenance
 
 START_SECONDS = 900.0
@@ -75,8 +75,8 @@ async def provenance(base_url: str, api_key: str | None = None, seconds: float =
     """Ask the endpoint at `base_url` (one of this project's, `http://HOST:PORT/v1`) for the models that it serves.
 
     Raises:
-        EndpointFailure: the endpoint does not answer, or answers 5xx.
-        ProvenanceError: the endpoint refuses, or answers without provenance, so it is not one of this project's.
+        EndpointFailure: the endpoint does not answer, or answers 5xx; as EndpointRefusal, it does not accept the key.
+        ProvenanceError: the endpoint answers without provenance, so it is not one of this project's.
     """
     from retroformer.endpoint.http_client import NoAnswer, fetch
 
@@ -90,7 +90,7 @@ async def provenance(base_url: str, api_key: str | None = None, seconds: float =
     if answer.status >= 500:
         raise EndpointFailure(f"{url} answered {answer.status}: {answer.text[:200]}")
     if answer.status in _NO_KEY:
-        raise ProvenanceError(
+        raise EndpointRefusal(
             f"{url} answered {answer.status}: it needs another API key, in the variable of api_key_env."
         )
     if answer.status != 200:

@@ -6,23 +6,10 @@ from pathlib import Path
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
-from retroformer.config.sections.train import VARIANT
+from retroformer.run.adapter_names import ADVISERS, FOLDER_NAME, REFLECTOR, REWARD
 from retroformer.run.promotions import History
 from retroformer.run.provenance import ADAPTER_WEIGHTS
 from retroformer.run.stage_metrics import METRICS, read_metrics
-
-ADVISERS = ("warm", "sft", "dpo", "grpo", "ppo")
-"""Stages whose adapters write advice, from the least to the most trained."""
-REWARD = "reward"
-"""Stage of the reward model. It is not served itself; it chooses among the candidates for names like `sft+best8`."""
-REFLECTOR = "reflector"
-"""Name under which a server serves the promoted adapter or, before the first promotion, the last finished one."""
-ACTORS = ("actor", "sac")
-"""Stages whose adapters play: the household actor, and an actor trained by SAC. They are never the reflector."""
-FOLDER_NAME = re.compile(
-    rf"(?P<stage>{'|'.join((*ADVISERS, REWARD, *ACTORS))})(-(?P<variant>{VARIANT}))?(-(?P<round>[1-9][0-9]*))?"
-)
-"""Name of an adapter's folder in runs/RUN."""
 
 
 def has_adapter(folder: Path) -> bool:

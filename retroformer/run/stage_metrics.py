@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from retroformer.config.experiment import Experiment
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
 from retroformer.files.bounded import MIB, read_bytes
+from retroformer.run.adapter_names import training_command
 from retroformer.run.provenance import folder_sha256
 
 METRICS = "metrics.json"
@@ -158,7 +159,4 @@ def require_unchanged(folder: Path, metrics: StageMetrics) -> str:
 
 def replacement_hint(folder: Path) -> str:
     """Return the end of an error message: how to get the files of a stage's folder again."""
-    return (
-        f"put the folder back from a copy, or delete {folder} and run "
-        f"`retroformer train {folder.name.partition('-')[0]} EXPERIMENT.yaml` to train it again."
-    )
+    return f"put the folder back from a copy, or delete {folder} and train it again by {training_command(folder.name)}."

@@ -18,7 +18,7 @@ from retroformer.errors import MissingInput, RetroformerError
 from retroformer.models.adapter_weights import require_fit
 from retroformer.models.loading import PROBE_TOKENS, load_model, replace_attention
 from retroformer.models.precision import Quantization, nf4
-from retroformer.run.adapters import ADVISERS, REWARD
+from retroformer.run.adapter_names import training_command
 
 from . import attention
 from .chat_tokenizer import ChatTokenizer
@@ -200,11 +200,10 @@ def _report_unloadable(folder: Path) -> Iterator[None]:
         raise
     # Damaged weights; a config that is damaged, absent or of another kind; layers that are no plain LoRA.
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        stage = folder.name if folder.name in (*ADVISERS, REWARD) else "STAGE"
         # An error message of peft lists every layer that does not fit.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         # Training skips a folder whose metrics say that the stage is finished, hence the advice to move it away.
         raise MissingInput(
             f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): move the folder away and "
-            f"retrain with `retroformer train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
+            f"retrain with {training_command(folder.name)}, or name another folder in serve.adapters."
         ) from error

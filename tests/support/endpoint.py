@@ -192,8 +192,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = answer is None or b"connection: close" in answer
 
     def do_GET(self) -> None:
-        provenance = self.server.endpoint.provenance if self.path == "/provenance" else None
-        self.wfile.write(_http("200 OK" if provenance else "404 Not Found", (provenance or "{}").encode()))
+        endpoint = self.server.endpoint
+        provenance = endpoint.provenance if self.path == "/provenance" else None
+        answer = _http("200 OK" if provenance else "404 Not Found", (provenance or "{}").encode())
+        if endpoint.behaviour is Behaviour.UNAUTHORIZED:
+            answer = _answers(endpoint.behaviour, answer)
+        self.wfile.write(answer)
 
     def log_message(self, *_: object) -> None:
         pass

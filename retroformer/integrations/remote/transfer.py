@@ -25,14 +25,14 @@ from retroformer.files import durable
 from retroformer.files.bounded import KIB, first_fault, sha256
 from retroformer.integrations.remote.places import MANIFEST, Place
 from retroformer.method.records import Record
-from retroformer.run.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
+from retroformer.run.adapter_names import FOLDER_NAME, STAGES, training_command
+from retroformer.run.adapters import has_adapter
 from retroformer.run.provenance import ADAPTER_FILES
 from retroformer.run.stage_metrics import METRICS, StageMetrics, read_metrics, require_unchanged
 
 MANIFEST_BYTES = 1 << 20
 """Largest size of a manifest."""
 CARD, CONFIG, CASES = "README.md", "config.yaml", "cases.parquet"
-STAGES = (*ADVISERS, REWARD, *ACTORS)
 
 FileName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*\.(json|jsonl|md|parquet|safetensors|yaml)$")
@@ -124,7 +124,7 @@ def _gather_adapter(experiment: Experiment, stage: str, target: Path) -> str:
     """Copy the files of the adapter of a stage; return its name. Raises MissingInput, DamagedFile, ProvenanceError."""
     folder = experiment.stage_folder(stage)
     if not has_adapter(folder):
-        raise MissingInput(f"No adapter in {folder}: train it with `retroformer train {stage} EXPERIMENT.yaml` first.")
+        raise MissingInput(f"No adapter in {folder}: train it with {training_command(stage)} first.")
     require_unchanged(folder, read_metrics(folder))
     for name in (*ADAPTER_FILES, CARD):
         if (folder / name).exists():

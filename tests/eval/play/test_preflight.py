@@ -20,14 +20,14 @@ from eval.play.preflight import (
 from eval.report.report import compare_arms
 from retroformer.config.file import load
 from retroformer.config.parts import held_out_tasks
-from retroformer.errors import ConfigError, MissingInput, ProvenanceError, StoreError
+from retroformer.errors import ConfigError, EndpointRefusal, MissingInput, ProvenanceError, StoreError
 from retroformer.method.records import Key, Outcome, Task
 from retroformer.run.promotions import History, roll_back
 from retroformer.run.provenance import ADAPTER_FILES, Provenance, ServedModel, folder_sha256
 from retroformer.run.store import open_store
 from tests.support.arms import NOWHERE, POOLED, compare, config_with
 from tests.support.characters import attempt_at
-from tests.support.endpoint import Endpoint
+from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.facts import add_trajectory
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
@@ -315,6 +315,10 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
 
         with pytest.raises(ProvenanceError, match="does not prove that it answers with the adapter 'sft'"):
             compare(config)
+        server.behaviour = Behaviour.UNAUTHORIZED
+        with pytest.raises(EndpointRefusal, match=r"/provenance answered 401: it needs another API key.*\.$"):
+            compare(config)
+        server.behaviour = Behaviour.WELL
         assert "serves no adapter 'sft': serve it there" in refusal(sft=plain)
         trained("runs/toy/sft", [])
         assert "The server answers with another adapter than runs/toy/sft holds" in refusal(sft=model)
