@@ -38,7 +38,7 @@ class HistoryRuleArm(Arm):
     """Largest number of places that one piece of advice names."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        return rule_reflector(parts.render(), reads_history=True, places=self.places)
+        return rule_reflector(parts.render(), _wording(parts), reads_history=True, places=self.places)
 
     def describe(self) -> str:
         return "written by rule from the text of all attempts so far"

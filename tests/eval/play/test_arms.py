@@ -158,6 +158,15 @@ def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_ot
         compare(config_with(tmp_path, NOWHERE, arms, "eval.tasks=41"))
 
 
+def test_rules_write_in_the_words_of_the_config(tmp_path: Path) -> None:
+    arms: Arms = {"rule": {"kind": "history_rule"}, "demonstrated": {"kind": "rule", "wording": "demonstrated"}}
+    config = config_with(tmp_path, NOWHERE, arms, "eval.tasks=8", "environment.wording=unseen")
+    compare(config)
+    unseen, demonstrated = (texts(config, arm) for arm in arms)
+    assert demonstrated.keys() == unseen.keys()
+    assert all(text and text != demonstrated[task] for task, text in unseen.items())
+
+
 @pytest.mark.slow
 def test_an_arm_may_name_fewer_places(tmp_path: Path) -> None:
     arms: Arms = {
