@@ -201,10 +201,9 @@ def _bound_names(tree: ast.AST) -> set[str]:
             bound.add(node.id)
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            bound.add(node.name)
         elif isinstance(node, ast.alias):
             bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
+        # Definitions, exceptions that are caught, captures of `match`, and type parameters.
+        elif isinstance(name := getattr(node, "name", None) or getattr(node, "rest", None), str):
+            bound.add(name)
     return bound

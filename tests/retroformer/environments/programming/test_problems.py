@@ -172,6 +172,14 @@ class HalfTest(Base):
         self.assertEqual(half(self.four), 2)
 """
 CASE = "class HalfTest(unittest.TestCase):\n    def test_four(self):\n        self.assertEqual(half(4), 2)\n"
+HELPERS = """
+async def helper(x):
+    match x:
+        case [first, *others]:
+            return helper(first), others
+        case {"x": _, **named} as whole:
+            return named, whole
+"""
 HUMANEVAL = {
     "task_id": "h",
     "prompt": "def half(x):\n",
@@ -206,6 +214,7 @@ HUMANEVAL = {
         HALF | {"tests": ["def test():\n    assert half(4) == 2\nif __name__ == '__main__':\n    test()"]},
         HALF | {"tests": ["try:\n    half('a')\nexcept TypeError:\n    pass\nelse:\n    assert False"]},
         HALF | {"tests": ["assert half(4) in (2, 2.0)", "assert half(0) is not None and not half(0)"]},
+        HALF | {"tests": ["assert half(4) == 2"], "prompt": f"{HELPERS}def half(x):"},
         HUMANEVAL | {"test": "METADATA = {}\ndef check(candidate):\n    assert True\n    assert candidate(4) == 2\n"},
         {
             "task_id": 1,
