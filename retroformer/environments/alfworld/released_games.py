@@ -130,8 +130,18 @@ class ReleasedGames:
 
 
 def room_of(task_id: str) -> int:
-    """Return the number of a game's room: 308 for `pick_and_place_simple-Mug-None-Desk-308/trial_...`."""
-    return int(task_id.partition("/")[0].rpartition("-")[2])
+    """Return the number of a game's room: 308 for `pick_and_place_simple-Mug-None-Desk-308/trial_...`.
+
+    Raises MissingInput if the name of its folder has none.
+    """
+    folder = task_id.partition("/")[0]
+    room = folder.rpartition("-")[2]
+    if not room.isdecimal():
+        raise MissingInput(
+            f"The folder {folder!r} of ALFWorld games does not end with the number of a room, by which "
+            f"{', '.join(ROOMS)} are chosen: rename it, or take it out of the data folder."
+        )
+    return int(room)
 
 
 def _is_in(task_id: str, split: str) -> bool:

@@ -96,6 +96,15 @@ def test_listing_opens_no_game(tmp_path: Path) -> None:
     assert len(games(data=tmp_path).tasks()) == 2
 
 
+def test_the_folder_of_a_game_without_a_room_is_named_where_rooms_are_chosen(tmp_path: Path) -> None:
+    folder = tmp_path / "train" / "pick_and_place_simple-Mug-copy" / "trial_1"
+    folder.mkdir(parents=True)
+    (folder / "game.tw-pddl").touch()
+    assert len(games("train", data=tmp_path).tasks()) == 1
+    with pytest.raises(MissingInput, match="Mug-copy' of ALFWorld games does not end with the number of a room"):
+        games("train_rooms", data=tmp_path).tasks()
+
+
 def test_the_games_of_a_folder_are_chosen_as_the_official_environment_does(tmp_path: Path) -> None:
     split = tmp_path / "json_2.1.1" / "valid_unseen"
     for name, files in {
