@@ -26,6 +26,7 @@ LONGEST_OBSERVATION = 160
 
 _ARTICLE = re.compile(r"^(?:and )?an? ")
 _OPENING = re.compile(r"you see (?P<things>[^\n]*?)\.?\s*\n\s*Your task is to: (?P<task>[^\n]*)")
+_PLACE = re.compile(r"\S+ \d{1,3}")
 _CONTENTS = re.compile(r"(?:On the .+?, you see|The .+? is open\. In it, you see) (.*)\.$")
 _CLOSED = re.compile(r"The .+ is closed\.$")
 _EFFECT = re.compile(r"You (pick up|move|put|clean|heat|cool|turn on|turn off) the (\S+ \d+)")
@@ -45,7 +46,8 @@ def read_opening(observation: str) -> Opening:
     match = _OPENING.search(observation)
     if not match:
         return Opening(task="", places=())
-    return Opening(task=match["task"].strip().rstrip("."), places=_things(match["things"]))
+    places = tuple(name for name in _things(match["things"]) if _PLACE.fullmatch(name))
+    return Opening(task=match["task"].strip().rstrip("."), places=places)
 
 
 def replace_in_opening(opening: str, part: Literal["things", "task"], text: str) -> str:

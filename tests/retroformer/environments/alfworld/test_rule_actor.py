@@ -186,9 +186,9 @@ def test_places_that_share_a_spot_are_used_without_walking() -> None:
     assert act(scene(words, steps=(here, refused, shut))) == f"examine {second}"
 
 
-def test_in_another_environment_it_only_looks() -> None:
-    riddle = Scene(task=TASK, opening="What is the capital of France?", steps=(), memory=Memory())
-    assert act(riddle) == "look"
+@pytest.mark.parametrize("opening", ["What is the capital of France?", "you see a cat.\nYour task is to: pet it"])
+def test_in_another_environment_it_only_looks(opening: str) -> None:
+    assert act(Scene(task=TASK, opening=opening, steps=(), memory=Memory())) == "look"
 
 
 # ---- generated games, played for real
