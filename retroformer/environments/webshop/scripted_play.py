@@ -15,6 +15,7 @@ from retroformer.agents.reflector import WrittenReflector
 from retroformer.environments.extras import Demonstration
 from retroformer.environments.webshop import compact
 from retroformer.environments.webshop.environment import WebshopEnvironment
+from retroformer.errors import MissingInput
 from retroformer.method.prompts import Render
 from retroformer.method.records import Memory, Step, Task, Trajectory
 
@@ -150,7 +151,12 @@ def demonstrations(
     actions: int,
     seed: int,
 ) -> Iterator[Demonstration]:
-    """Yield `count` attempts of at most `actions` actions at tasks drawn at random."""
+    """Yield `count` attempts of at most `actions` actions at tasks drawn at random. Raises MissingInput."""
+    if len(tasks) < 2:
+        raise MissingInput(
+            f"Split {tasks[0].split!r} has a single goal, and demonstrations need two, since some advice is about "
+            "another product: set environment.split or environment.goals to another."
+        )
     random = Random(f"demonstrations {seed}")
     for _ in range(count):
         task, other = random.sample(tasks, 2)

@@ -21,6 +21,7 @@ from retroformer.environments.webshop.scripted_play import (
     read_request,
     rule_advice,
 )
+from retroformer.errors import MissingInput
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step, Task, Usage
 from tests.support.data import needs_data
@@ -162,3 +163,11 @@ def test_demonstrations_are_what_the_actor_is_prompted_with(real_shop: WebshopTa
         assert own.endswith(" buy\n")
         assert each.text.startswith("Request: ")
         assert each.text.count("\n> ") == own.count("\n")
+
+
+def test_demonstrations_of_a_single_goal_are_refused(shop: WebshopTaskset, tmp_path: Path) -> None:
+    section = Webshop(data=tmp_path / "data", split="all", goals="human")
+    played = extras(section).demonstrations
+    assert played is not None
+    with pytest.raises(MissingInput, match="Split 'all' has a single goal, and demonstrations need two"):
+        next(played(section, 1, 20, 0, "demonstrated"))
