@@ -63,7 +63,7 @@ def scripted_actor(experiment: Experiment) -> str:
 
 
 @dataclass(frozen=True)
-class _ModelActor:
+class ModelActor:
     """A frozen language model, and how it is asked."""
 
     model: LanguageModel
@@ -86,7 +86,7 @@ class _ModelActor:
         return scene.seed if self.temperature else None
 
 
-class AnsweringActor(_ModelActor):
+class AnsweringActor(ModelActor):
     """Actor in a chat with the environment: observations are the user's turns, and all that it writes is its action."""
 
     async def act(self, scene: Scene) -> Move:
@@ -99,7 +99,7 @@ ANSWER = ActorKind(AnsweringActor.build)
 """The answering actor, for environments whose actions are free text of any number of lines."""
 
 
-class ReactActor(_ModelActor):
+class ReactActor(ModelActor):
     """ReAct (Yao et al. 2023): a model that thinks, then acts; one thought and one action per call."""
 
     async def act(self, scene: Scene) -> Move:
@@ -140,7 +140,7 @@ def parse(text: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class ToolActor(_ModelActor):
+class ToolActor(ModelActor):
     """Actor that uses the native tool calling of a chat endpoint.
 
     An environment offers its tools, or its text actions become the one tool `act`. A call becomes an action in the

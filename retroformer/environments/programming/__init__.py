@@ -4,11 +4,12 @@ import contextlib
 import platform
 import re
 import subprocess
+from dataclasses import dataclass, replace
 from typing import Any
 
+from retroformer.agents.actors import ModelActor
 from retroformer.agents.evaluators import TestsEvaluator
-from retroformer.endpoint.model import LanguageModel
-from retroformer.environments.extras import ActorKind, ActorParts, Extras
+from retroformer.environments.extras import ActorKind, Extras
 from retroformer.environments.programming.environment import (
     TESTS,
     OwnTestsChapter,
@@ -20,23 +21,13 @@ from retroformer.environments.programming.loading import load, require_checks
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.environments.programming.sandbox import require
 from retroformer.errors import ConfigError
-from retroformer.method.prompts import PromptPack, program_prompt, tests_prompt
-from retroformer.method.protocols import Actor, Move, ReturnOf, Scene
+from retroformer.method.prompts import program_prompt, tests_prompt
+from retroformer.method.protocols import Move, ReturnOf, Scene
 from retroformer.method.records import Message
 
 __all__ = ["Section", "extras", "taskset"]
 
 Section = Programming
-
-
-def _programmer(parts: ActorParts) -> Actor:
-    return ProgrammingActor(
-        parts.model(),
-        parts.pack(),
-        parts.settings.temperature,
-        parts.settings.max_new_tokens,
-        writes_tests=parts.section.own_tests > 0,
-    )
 
 
 def _require_machine(section: Any) -> None:
@@ -72,7 +63,11 @@ def _tool_versions(section: Any) -> dict[str, str]:
 
 
 extras = Extras(
-    actors={"programmer": ActorKind(_programmer)},
+    actors={
+        "programmer": ActorKind(
+            lambda parts: replace(ProgrammingActor.build(parts), writes_tests=parts.section.own_tests > 0)
+        )
+    },
     plays_text=False,
     evaluators={"tests": TestsEvaluator},
     require_machine=_require_machine,
@@ -86,35 +81,28 @@ extras = Extras(
 _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
-class ProgrammingActor:
+@dataclass(frozen=True)
+class ProgrammingActor(ModelActor):
     """Actor that writes tests, then a program, with one call each (Reflexion, section 4.3).
 
     Later attempts keep the tests of the first attempt.
     """
 
-    def __init__(
-        self, model: LanguageModel, pack: PromptPack, temperature: float, max_new_tokens: int, *, writes_tests: bool
-    ) -> None:
-        self._model, self._pack, self._writes_tests = model, pack, writes_tests
-        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+    writes_tests: bool = True
+    """False is the ablation without tests of its own."""
 
     async def act(self, scene: Scene) -> Move:
         """Return tests as the first action, if any are allowed, then the program. Raises EndpointFailure."""
-        if not self._writes_tests or scene.steps:
-            return await self._write(scene, program_prompt(self._pack, scene))
+        if not self.writes_tests or scene.steps:
+            return await self._write(scene, program_prompt(self.pack, scene))
         last = scene.memory.last_trajectory
         if last is not None and last.steps and last.steps[0].action.startswith(TESTS):
             return Move(action=last.steps[0].action)
-        written = await self._write(scene, tests_prompt(self._pack, scene))
+        written = await self._write(scene, tests_prompt(self.pack, scene))
         return written.model_copy(update={"action": f"{TESTS}\n{written.action}"})
 
     async def _write(self, scene: Scene, prompt: tuple[Message, ...]) -> Move:
-        completion = await self._model.complete(
-            prompt,
-            temperature=self._temperature,
-            max_new_tokens=self._max_new_tokens,
-            seed=scene.seed if self._temperature else None,
-        )
+        completion = await self.complete(prompt, scene)
         return Move(action=code_in(completion.text), usage=completion.usage)
 
 
