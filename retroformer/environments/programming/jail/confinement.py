@@ -13,7 +13,7 @@ import resource
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import Any, Self
 
 from . import linux
 
@@ -90,26 +90,10 @@ _DESCRIPTORS, _GUARDS = 64, 4
 _PENDING_SIGNALS = 64
 
 
-class JailLimits(TypedDict):
-    """Resource limits of one piece of judged code; `retroformer.environments.programming.sandbox` explains each."""
-
-    cpu_seconds: int
-    wall_seconds: float
-    memory_bytes: int
-    file_bytes: int
-    files: int
-    threads: int
-    answer_bytes: int
-
-
-class Setting(TypedDict):
-    """Jail settings that the host sends to the builder. None of them is secret."""
-
-    visible: list[str]
-    hidden: list[str]
-    build_bytes: int
-    limits: JailLimits
-    compiling: JailLimits
+JailLimits = dict[str, Any]
+"""Limits of one piece of judged code, by their names in the host's `sandbox.Limits`."""
+Setting = dict[str, Any]
+"""Settings of a jail, as the host's `sandbox.run` sends them to the builder. None of them is secret."""
 
 
 def leave_host() -> None:
