@@ -166,12 +166,11 @@ def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _collect(results: socket.socket, seconds: float) -> JailOutcome:
-    end, received = time.monotonic() + seconds, bytearray()
-    reports: list[Report] = []
+    end, reports = time.monotonic() + seconds, list[Report]()
     with contextlib.suppress(EOFError, wire.Unreadable):
         while not reports or reports[-1][0] != "done":
             try:
-                reports.append(wire.receive_until(end, results, _REPORT_BYTES, received))
+                reports.append(wire.receive(results, _REPORT_BYTES, end=end))
             except TimeoutError:
                 return JailOutcome(reports, late=True)
     return JailOutcome(reports, late=False)

@@ -116,11 +116,10 @@ class Controller(NamedTuple):
     def _group(self, tests: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
         report: Result | None = None
         with self._start(tests) as source:
-            received, deadline = bytearray(), time.monotonic() + _HIDDEN_TIME_FACTOR * self.limits["wall_seconds"]
+            deadline = time.monotonic() + _HIDDEN_TIME_FACTOR * self.limits["wall_seconds"]
             for test in tests:
                 try:
-                    left = min(self.limits["wall_seconds"], deadline - time.monotonic())
-                    report = _next_report(source, left, received)
+                    report = _next_report(source, min(deadline, time.monotonic() + self.limits["wall_seconds"]))
                 except (EOFError, wire.Unreadable):
                     report = None
                 if report != PASSED:
@@ -164,10 +163,13 @@ def _receive_socket(orders: socket.socket) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _next_report(source: socket.socket, seconds: float, received: bytearray) -> Result:
-    """Return a tester's next report; with the agent's own tests it may be anything. Raises EOFError, Unreadable."""
+def _next_report(source: socket.socket, end: float) -> Result:
+    """Return a tester's next report; with the agent's own tests it may be anything. Raises EOFError, Unreadable.
+
+    Nothing is read after LATE.
+    """
     try:
-        report = wire.receive_until(time.monotonic() + seconds, source, _REPORT_BYTES, received)
+        report = wire.receive(source, _REPORT_BYTES, end=end)
     except TimeoutError:
         return LATE
     match report:

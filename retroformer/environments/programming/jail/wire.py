@@ -197,39 +197,25 @@ def send(channel: socket, value: object, refer: Refer = _refuse, depth: int = MA
     channel.sendall(_sized(encode(value, refer, depth)))
 
 
-def receive(channel: socket, limit: int, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
-    """Receive one message of at most `limit` bytes. Raises EOFError at the end, Unreadable."""
-    length: int = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
+def receive(
+    channel: socket, limit: int, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH, *, end: float | None = None
+) -> Any:
+    """Receive one message of at most `limit` bytes. Raises EOFError at the end, Unreadable.
+
+    end: monotonic time until which it waits. Raises TimeoutError then; the channel cannot be read any more, since a
+    part of the message may be lost.
+    """
+    length: int = _LENGTH.unpack(_exactly(channel, _LENGTH.size, end))[0]
     if length > limit:
         raise Unreadable(f"a value of {length} bytes is larger than the {limit} allowed")
-    return decode(_exactly(channel, length), resolve, depth)
+    return decode(_exactly(channel, length, end), resolve, depth)
 
 
-def receive_until(end: float, channel: socket, limit: int, received: bytearray) -> Any:
-    """Receive one message as `receive` does, but before the monotonic time `end`; raises TimeoutError, too.
-
-    received: bytes that came in earlier calls beyond their messages.
-    """
-    while (size := _LENGTH.size + int.from_bytes(received[: _LENGTH.size], "big")) > len(received):
-        if size > limit:
-            raise Unreadable(f"a message of {size} bytes is larger than the {limit} allowed")
-        if not select.select([channel], [], [], max(0.0, end - monotonic()))[0]:
-            raise TimeoutError
-        try:
-            part = channel.recv(1 << 16)
-        except ConnectionError as error:
-            raise EOFError from error
-        if not part:
-            raise EOFError
-        received += part
-    message = bytes(received[_LENGTH.size : size])
-    del received[:size]
-    return decode(message)
-
-
-def _exactly(channel: socket, count: int) -> bytes:
+def _exactly(channel: socket, count: int, end: float | None) -> bytes:
     parts: list[bytes] = []
     while count:
+        if end is not None and not select.select([channel], [], [], max(0.0, end - monotonic()))[0]:
+            raise TimeoutError
         try:
             part = channel.recv(min(count, 1 << 20))
         except ConnectionError as error:

@@ -3,10 +3,12 @@
 import contextlib
 import socket
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from retroformer.environments.programming import sandbox
+from retroformer.environments.programming.jail import wire
 from retroformer.environments.programming.judging import judge
 from retroformer.environments.programming.problems import Problem, Verdict
 from retroformer.environments.programming.sandbox import Limits
@@ -136,6 +138,18 @@ def test_endless_output_of_a_program_is_cut_off() -> None:
 
     assert much
     assert len(answer) + len(errors) < 1 << 20
+
+
+def test_messages_that_came_in_time_are_received_and_half_a_message_is_late() -> None:
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reports = [("passed", ""), ("wrong", "came out as 3")]
+        for report in reports:
+            wire.send(writer, report)
+        assert [wire.receive(reader, 99, end=monotonic()) for _ in reports] == reports
+        writer.sendall(wire.encode("passed")[:3])
+        with pytest.raises(TimeoutError):
+            wire.receive(reader, 99, end=monotonic() + 0.05)
 
 
 def _read(path: Path) -> bytes:
