@@ -7,7 +7,7 @@ shown.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -180,24 +180,6 @@ def own_results(observation: str) -> Counter[str]:
     return results
 
 
-class PublishedTaskset(RowTaskset[Problem]):
-    """Problems as they were published, which their file identifies."""
-
-    def __init__(
-        self,
-        section: Programming,
-        read: Callable[[], Mapping[str, Problem]],
-        build: Callable[[Mapping[str, Problem]], ProgrammingEnvironment],
-    ) -> None:
-        super().__init__(section.name, section.split, read, build)
-        self._section = section
-
-    def fingerprint(self) -> str:
-        """Return the sha256 of the file of problems. Raises MissingInput."""
-        path = problem_file(self._section.split, self._section.folder)
-        return files_sha256({path.name: path})
-
-
 def taskset(section: Programming, seed: int = 0) -> RowTaskset[Problem]:
     """Return the problems that a section describes; `seed` decides which of the agent's own tests are kept."""
 
@@ -207,9 +189,13 @@ def taskset(section: Programming, seed: int = 0) -> RowTaskset[Problem]:
     def build(problems: Mapping[str, Problem]) -> ProgrammingEnvironment:
         return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, seed)
 
+    def fingerprint() -> str:
+        path = problem_file(section.split, section.folder)
+        return files_sha256({path.name: path})
+
     if section.split.endswith(".jsonl"):
         return FileTaskset(section.name, section.split, read, build)
-    return PublishedTaskset(section, read, build)
+    return RowTaskset(section.name, section.split, read, build, fingerprint)
 
 
 _FIRST = "trial 0, shared"
