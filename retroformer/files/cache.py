@@ -1,10 +1,11 @@
 """Files that all processes of a machine share: the cache folder, locks, and SQLite files that are built once."""
 
+import hashlib
 import os
 import sqlite3
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -16,6 +17,15 @@ def cache_folder() -> Path:
     """Return $RETROFORMER_CACHE, or ~/.cache/retroformer. It may not exist yet."""
     folder = os.environ.get("RETROFORMER_CACHE")
     return Path(folder) if folder else Path.home() / ".cache" / "retroformer"
+
+
+def key_of(paths: Iterable[Path]) -> str:
+    """Return a short hash that changes when one of these files is replaced or written. Raises OSError."""
+    digest = hashlib.sha256()
+    for path in paths:
+        status = path.stat()
+        digest.update(repr((str(path.resolve()), status.st_size, status.st_mtime_ns)).encode())
+    return digest.hexdigest()[:16]
 
 
 @contextmanager

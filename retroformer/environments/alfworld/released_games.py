@@ -8,7 +8,6 @@ development and test.
 """
 
 import difflib
-import hashlib
 import os
 import sqlite3
 import tarfile
@@ -26,7 +25,7 @@ from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvi
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded import GIB, MIB, LimitedStream, open_regular, parse_json, read_bytes, size
-from retroformer.files.cache import build_once, cache_folder, open_read_only
+from retroformer.files.cache import build_once, cache_folder, key_of, open_read_only
 from retroformer.method.records import Task
 from retroformer.run.provenance import files_sha256
 
@@ -191,10 +190,8 @@ class GamePack:
 
     @cached_property
     def _copy(self) -> Path:
-        status = self._path.stat()
-        identity = (str(self._path.resolve()), status.st_size, status.st_mtime_ns)
-        key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
-        return build_once(cache_folder() / "alfworld" / "packs" / f"{self._path.stem}-{key}.sqlite", self._write_copy)
+        name = f"{self._path.stem}-{key_of([self._path])}.sqlite"
+        return build_once(cache_folder() / "alfworld" / "packs" / name, self._write_copy)
 
     def _write_copy(self, database: sqlite3.Connection) -> None:
         database.execute("CREATE TABLE game(id TEXT PRIMARY KEY, content BLOB NOT NULL)")

@@ -22,7 +22,8 @@ from retroformer.environments.hotpotqa.docstore import FORMAT, EncyclopediaPage,
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.environments.tasksets import rows_by_id
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, sha256
+from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text
+from retroformer.files.cache import key_of
 from retroformer.run.provenance import files_sha256
 
 HUB_NAME, HUB_SUBSET, HUB_SPLITS = "hotpotqa/hotpot_qa", "distractor", ("train", "validation")
@@ -95,8 +96,7 @@ class Folder:
 
     def docstore_name(self) -> str:
         """Return a file name that changes whenever the pages do. Raises MissingInput."""
-        digest = sha256(self._file("docstore.jsonl")).hexdigest()
-        return f"docstore-{digest[:16]}-{FORMAT}.sqlite"
+        return f"docstore-{key_of([self._file('docstore.jsonl')])}-{FORMAT}.sqlite"
 
     def pages(self) -> Iterator[EncyclopediaPage]:
         """Return all pages, in the order of the data. Raises MissingInput."""

@@ -1,6 +1,6 @@
 """Wikipedia's introductory paragraphs, searchable by title or BM25, in one SQLite file that is built once.
 
-Its name is a hash of its sources, so new data make a new file. The keys of pages are case-folded titles; the rows of
+Its name has a key of its sources, so new data make a new file. The keys of pages are case-folded titles; the rows of
 `word` have the ids of the pages.
 """
 

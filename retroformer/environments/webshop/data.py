@@ -11,7 +11,6 @@ The optional files of goals and prices hold what WebShop draws at random at each
 fixed seed. Arrays and objects are read entry by entry: the file of 1.18 million products has 5 GB.
 """
 
-import hashlib
 import io
 import json
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import GIB, MIB, json_fault, json_rows, open_limited, sha256, size
+from retroformer.files.bounded import GIB, MIB, json_fault, json_rows, open_limited, size
 
 PRODUCTS = ("items_shuffle*.json", "products*_full.jsonl")
 ATTRIBUTES = ("items_ins_v2*.json",)
@@ -30,7 +29,6 @@ HUMAN_INSTRUCTIONS = ("items_human_ins*.json",)
 PRICES = ("product_prices*.json",)
 TITLE_NOUNS = ("title_nouns*.json",)
 _CHUNK = 1 << 20
-_SMALL = 64 << 20
 _ENTRY_BYTES = 16 * MIB
 """Maximum size of one product. The longest of the thousand-product shop has 34 kB."""
 _ROWS_BYTES = 64 * GIB
@@ -60,17 +58,6 @@ def require(folder: Path, patterns: tuple[str, ...]) -> Path:
             "set environment.data to a folder with WebShop's data."
         )
     return path
-
-
-def fingerprint(paths: list[Path]) -> str:
-    """Return a hash that changes with any of these files: by content up to 64 MiB, above by size and mtime."""
-    digest = hashlib.sha256()
-    for path in paths:
-        status = path.stat()
-        large = f"{status.st_size} {status.st_mtime_ns}".encode()
-        digest.update(path.name.encode() + b"\0")
-        digest.update(large if status.st_size > _SMALL else sha256(path).digest())
-    return digest.hexdigest()[:16]
 
 
 def rows(path: Path) -> Iterator[Any]:

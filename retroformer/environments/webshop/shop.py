@@ -5,7 +5,7 @@
     posting, length, place                                 the index (search.py)
 
 Nothing is read before it is needed, so a shop of a thousand products and one of a million open equally fast. The file's
-name is a fingerprint of the data: new data make a new file.
+name has a key of the data: new data make a new file.
 """
 
 import json
@@ -31,7 +31,7 @@ from retroformer.environments.webshop.goals import (
 )
 from retroformer.environments.webshop.search import IndexWriter, SearchIndex
 from retroformer.errors import MissingInput
-from retroformer.files.cache import build_once, cache_folder, open_read_only
+from retroformer.files.cache import build_once, cache_folder, key_of, open_read_only
 
 FORMAT = 1
 """Format version, part of the files' names; raise it when the tables change."""
@@ -83,7 +83,7 @@ class Shop:
         return dict(data.items(path)) if path else {}
 
     def _path(self, name: str, sources: list[Path]) -> Path:
-        return cache_folder() / "webshop" / f"{name}-{data.fingerprint(sources)}-{FORMAT}.sqlite"
+        return cache_folder() / "webshop" / f"{name}-{key_of(sources)}-{FORMAT}.sqlite"
 
     def _open(self, path: Path, write: Any) -> sqlite3.Connection:
         try:
