@@ -114,6 +114,11 @@ def write_goals(database: sqlite3.Connection, goals: Iterable[ShoppingGoal], *, 
     database.executemany("INSERT INTO place VALUES (?, ?)", enumerate(order))
 
 
+def frozen(value: Any) -> Any:
+    """Return a value of JSON with tuples for lists."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
 class Goals:
     """Goals of a database, which is closed with this object."""
 
@@ -130,8 +135,7 @@ class Goals:
         if row is None:
             raise UnknownTask(f"No goal {task_id!r} in this WebShop data: --list prints the ids.")
         asin, instruction, attributes, options, price_upper = row
-        pairs = (tuple(option) if isinstance(option, list) else option for option in json.loads(options))
-        return ShoppingGoal(asin, instruction, tuple(json.loads(attributes)), tuple(pairs), price_upper)
+        return ShoppingGoal(asin, instruction, frozen(json.loads(attributes)), frozen(json.loads(options)), price_upper)
 
     def asins(self) -> list[str]:
         """Return the product of every goal, in order."""

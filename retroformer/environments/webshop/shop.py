@@ -25,6 +25,7 @@ from retroformer.environments.webshop.goals import (
     Goals,
     GoalSource,
     ShoppingGoal,
+    frozen,
     make_goals,
     recorded_goal,
     write_goals,
@@ -164,11 +165,4 @@ def _listed_rows(database: sqlite3.Connection, folder: Path) -> Iterator[tuple[M
 
 
 def _from_json(record: str) -> Product:
-    asin, title, description, bullets, pricing, query, category, product_category, options, attributes = json.loads(
-        record
-    )
-    return Product(
-        *(asin, title, description, tuple(bullets), tuple(pricing), query, category, product_category),
-        options=tuple((name, tuple(values)) for name, values in options),
-        attributes=tuple(attributes),
-    )
+    return Product._make(frozen(json.loads(record)))
