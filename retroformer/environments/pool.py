@@ -233,15 +233,14 @@ class _WorkerProcess:
             self._die()
 
     def _die(self) -> None:
-        self._mark_dead()
-        self._kill()
-
-    def _mark_dead(self) -> None:
         self.dead = True
         if self._current:
             _, self._fatal_episode, answer = self._current
             if not answer.done():
                 answer.set_exception(EnvironmentFailure(f"The environment process {self._how_it_ended}."))
+        if self._process.returncode is None and not self._killed:
+            self._killed = True
+            self._process.kill()
 
     @property
     def _how_it_ended(self) -> str:
@@ -249,8 +248,3 @@ class _WorkerProcess:
         if status is None:
             return "was stopped"
         return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-
-    def _kill(self) -> None:
-        if self._process.returncode is None and not self._killed:
-            self._killed = True
-            self._process.kill()
