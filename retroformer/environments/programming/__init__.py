@@ -17,7 +17,7 @@ from retroformer.environments.programming.environment import (
     share_of_tests,
     taskset,
 )
-from retroformer.environments.programming.loading import load, require_checks
+from retroformer.environments.programming.loading import MULTIPL_E, load, require_checks
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.environments.programming.sandbox import require
 from retroformer.errors import ConfigError
@@ -37,7 +37,9 @@ def _require_machine(section: Any) -> None:
 
 def _refuse_training(section: Any) -> None:
     """Refuse sets under MultiPL-E's licence, which forbids training. Raises ConfigError, MissingInput."""
-    load(section.split, section.folder).for_training()
+    licence = load(section.split, section.folder).licence
+    if licence == MULTIPL_E:
+        raise ConfigError(f"{section.split} is for evaluation only ({licence}): train on humaneval or mbpp instead.")
 
 
 def _shaped(section: Any, seed: int) -> ReturnOf:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from retroformer.environments.programming.judging import empty_test, judge
-from retroformer.environments.programming.problems import Problem, ProblemSet, Verdict
+from retroformer.environments.programming.problems import Problem, Verdict
 from retroformer.environments.programming.python_source import (
     called_names,
     complete_test,
@@ -43,7 +43,7 @@ from retroformer.environments.tasksets import rows_by_id
 from retroformer.errors import MissingInput
 from retroformer.files.bounded import MIB, json_rows, parse_json, read_row, read_text
 
-_MULTIPL_E = "MultiPL-E's licence: no training"
+MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}
 _LINE_BYTES = MIB
 """Maximum size of one problem. The longest published one, of MBPP, has 6 kB."""
@@ -55,10 +55,15 @@ Row = dict[str, Any]
 Entry = TypeVar("Entry")
 
 
+class ProblemSet(NamedTuple):
+    licence: str
+    """Licence or origin of the problems; MULTIPL_E forbids training."""
+    problems: tuple[Problem, ...]
+
+
 class _SetFormat(NamedTuple):
     file: str
     licence: str
-    may_train: bool
     problem: Callable[[Row], Problem]
 
 
@@ -73,7 +78,7 @@ def load(name: str, folder: Path) -> ProblemSet:
     source = _SOURCES[name]
     rows = _whole(path, source.problem) if source.file.endswith(".json") else _lines(path, source.problem)
     problems = rows_by_id(rows, lambda problem: problem.id)
-    return ProblemSet(name=name, licence=source.licence, may_train=source.may_train, problems=tuple(problems.values()))
+    return ProblemSet(source.licence, tuple(problems.values()))
 
 
 def problem_file(name: str, folder: Path) -> Path:
@@ -100,8 +105,7 @@ def _own(path: Path) -> ProblemSet:
     )
     problems = tuple(problem for problem, _ in rows.values())
     translated = any(is_translated for _, is_translated in rows.values())
-    licence = _MULTIPL_E if translated else "the user's own file"
-    return ProblemSet(name=path.stem, licence=licence, may_train=not translated, problems=problems)
+    return ProblemSet(MULTIPL_E if translated else "the user's own file", problems)
 
 
 def require_checks(name: str, folder: Path) -> None:
@@ -202,12 +206,12 @@ def _signature(function: ast.FunctionDef, text: str) -> str:
 
 
 _SOURCES: dict[str, _SetFormat] = {
-    "humaneval": _SetFormat("HumanEval.jsonl", "MIT", True, _humaneval),
-    "humaneval-hardest50": _SetFormat("humaneval-py_hardest50.jsonl", "MIT", True, _humaneval),
-    "mbpp": _SetFormat("mbpp.jsonl", "CC BY 4.0", True, _mbpp),
-    "mbpp-sanitized": _SetFormat("sanitized-mbpp.json", "CC BY 4.0", True, _mbpp),
+    "humaneval": _SetFormat("HumanEval.jsonl", "MIT", _humaneval),
+    "humaneval-hardest50": _SetFormat("humaneval-py_hardest50.jsonl", "MIT", _humaneval),
+    "mbpp": _SetFormat("mbpp.jsonl", "CC BY 4.0", _mbpp),
+    "mbpp-sanitized": _SetFormat("sanitized-mbpp.json", "CC BY 4.0", _mbpp),
 } | {
-    f"multipl-e-{name}": _SetFormat(file, _MULTIPL_E, False, partial(_multipl_e, language=language))
+    f"multipl-e-{name}": _SetFormat(file, MULTIPL_E, partial(_multipl_e, language=language))
     for name, file, language in (
         ("humaneval-python", "humaneval-py.jsonl", "python"),
         ("mbpp-python", "mbpp-py.jsonl", "python"),

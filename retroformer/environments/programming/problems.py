@@ -1,4 +1,4 @@
-"""Programming problems with hidden tests, their licences, and the five verdicts of judging."""
+"""Programming problems with hidden tests, and the five verdicts of judging."""
 
 import re
 from enum import StrEnum
@@ -7,7 +7,6 @@ from typing import Literal
 
 from retroformer.environments.programming.python_source import definitions, parse
 from retroformer.environments.programming.rust_source import complete_program
-from retroformer.errors import ConfigError
 from retroformer.method.records import Record
 
 
@@ -104,19 +103,3 @@ def _continue(prompt: str, body: str) -> str:
 def _body_indent(prompt: str) -> str:
     """Return the indentation of the body of the prompt's last function, which may be a method."""
     return f"{(_SIGNATURE.findall(prompt.expandtabs(4)) or [''])[-1]}    "
-
-
-class ProblemSet(Record):
-    name: str
-    licence: str
-    may_train: bool
-    """False if the licence forbids training."""
-    problems: tuple[Problem, ...]
-
-    def for_training(self) -> tuple[Problem, ...]:
-        """Return the problems for training. Raises ConfigError."""
-        if not self.may_train:
-            raise ConfigError(
-                f"{self.name} is for evaluation only ({self.licence}): train on humaneval or mbpp instead."
-            )
-        return self.problems

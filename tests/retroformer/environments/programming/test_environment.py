@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 
 from retroformer.config.file import load
-from retroformer.environments.programming import extras
 from retroformer.environments.programming.environment import (
     EPISODE_OVER,
     HANDED_IN,
@@ -15,7 +14,7 @@ from retroformer.environments.programming.environment import (
     ProgrammingEnvironment,
 )
 from retroformer.environments.registry import taskset
-from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.method.records import Task
 from tests.retroformer.environments.programming.test_judging_rust import needs_rust
 from tests.support.odd_actions import every_episode, odd_actions
@@ -167,13 +166,6 @@ def test_environment_data_must_be_configured(tmp_path: Path) -> None:
         taskset(Programming()).tasks()
     with pytest.raises(MissingInput, match=r"HumanEval\.jsonl"):
         taskset(Programming(data=tmp_path)).tasks()
-
-
-def test_a_set_whose_licence_forbids_training_is_refused(tmp_path: Path) -> None:
-    translated = DOUBLE | {"doctests": "transform", "stop_tokens": []}
-    (tmp_path / "own.jsonl").write_text(json.dumps(translated) + "\n")
-    with pytest.raises(ConfigError, match="evaluation only"):
-        extras.refuse_training(Programming(data=tmp_path, split="own.jsonl"))
 
 
 LEETCODE = [

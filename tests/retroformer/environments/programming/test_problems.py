@@ -55,22 +55,21 @@ def test_a_python_prompt_is_the_beginning_of_a_program_and_names_no_hidden_test(
 @needs_problems
 @pytest.mark.parametrize("name", SIZES)
 def test_sets_made_with_multipl_e_are_refused_for_training(name: str) -> None:
-    problem_set = load(name, PROBLEMS)
+    section = Programming(data=PROBLEMS, split=name)
 
     if name.startswith("multipl-e"):
         with pytest.raises(ConfigError, match=f"{name} is for evaluation only .MultiPL-E's licence"):
-            problem_set.for_training()
+            extras.refuse_training(section)
     else:
-        assert problem_set.for_training() == problem_set.problems
+        extras.refuse_training(section)
 
 
-@needs_problems
 def test_a_file_of_multipl_e_is_recognised_under_another_name(tmp_path: Path) -> None:
     row = {"id": "a", "prompt": "def a():", "entry_point": "a", "tests": ["assert a()"], "stop_tokens": []}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
 
-    with pytest.raises(ConfigError, match="mine is for evaluation only"):
-        load("mine.jsonl", tmp_path).for_training()
+    with pytest.raises(ConfigError, match=r"mine\.jsonl is for evaluation only"):
+        extras.refuse_training(Programming(data=tmp_path, split="mine.jsonl"))
 
 
 @needs_problems
