@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import best_of
 from retroformer.files import document as doc
+from retroformer.run.adapter_names import FOLDER_NAME
 from retroformer.run.adapters import reward_beside, reward_folder, served_folder
 from retroformer.run.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
@@ -185,15 +186,16 @@ def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[doc.Table, doc.Words
 
 
 def group_by_title(trained: Sequence[TrainedAdapter]) -> Mapping[str, list[TrainedAdapter]]:
-    """Group adapters of one stage, round and settings, which differ only in seed and data.
+    """Group adapters of one stage, variant, round and settings, which differ only in seed and data.
 
-    If a stage was trained with several settings, the titles give the settings that differ.
+    If they were trained with several settings, the titles give the settings that differ.
     """
     stages: dict[str, list[TrainedAdapter]] = {}
     for adapter in trained:
-        _, _, round_number = adapter.folder.name.partition("-")
-        title = f"{adapter.title}, round {round_number}" if round_number.isdecimal() else adapter.title
-        stages.setdefault(title, []).append(adapter)
+        name = FOLDER_NAME.fullmatch(adapter.folder.name)
+        # A milestone has the settings of the final policy: only its variant tells it from a training seed.
+        parts = [f"{part} {name[part]}" for part in ("variant", "round") if name and name[part]]
+        stages.setdefault(", ".join((adapter.title, *parts)), []).append(adapter)
     groups: dict[str, list[TrainedAdapter]] = {}
     for title, alike in stages.items():
         settings = list(map(_settings, alike))

@@ -148,11 +148,13 @@ def test_grpos_reward_model_is_listed_if_it_had_one(experiment: Experiment, rewa
     assert [adapter.stage for adapter in trained_adapters(experiment, ["grpo-one"])] == stages
 
 
-def test_live_returns_and_rounds_have_separate_lines(experiment: Experiment) -> None:
+def test_live_returns_milestones_and_rounds_have_separate_lines(experiment: Experiment) -> None:
     grpo, ppo = trained_adapters(experiment, ["grpo-one", "ppo-two"])
     live = grpo._replace(metrics=grpo.metrics.model_copy(update={"inputs": {"optimizer": {"reward": "live"}}}))
+    milestone, later = (live._replace(folder=live.folder.with_name(name)) for name in ("grpo-at10", "grpo-at10-2"))
     again = ppo._replace(folder=ppo.folder.with_name("ppo-2"))
-    assert list(group_by_title([grpo, live, ppo, again])) == ["GRPO", "live returns", "PPO", "PPO, round 2"]
+    titles = ["live returns", "live returns, variant at10", "live returns, variant at10, round 2"]
+    assert list(group_by_title([grpo, live, milestone, later, ppo, again])) == ["GRPO", *titles, "PPO", "PPO, round 2"]
 
 
 def test_adapters_with_other_settings_are_not_pooled_as_seeds(experiment: Experiment) -> None:
