@@ -251,11 +251,7 @@ def training_table(trained: Sequence[TrainedAdapter]) -> doc.Table:
         {
             "stage": adapter.title,
             "adapter": adapter.cell(),
-            "data": next(
-                doc.number(count, after=f" {word}")
-                for name, word in _SAMPLES.items()
-                if (count := adapter.metrics.measure(name)) is not None
-            ),
+            "data": _data(adapter.metrics),
             "length": _length(adapter.metrics),
             "tokens": doc.number(adapter.metrics.tokens, ","),
             "CPU-s": doc.DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else doc.number(cpu, ",.0f"),
@@ -266,6 +262,11 @@ def training_table(trained: Sequence[TrainedAdapter]) -> doc.Table:
     ]
     caption = "Data, length and cost of each training stage. A dash: it was resumed, so its CPU time was not measured."
     return doc.table(rows, caption)
+
+
+def _data(metrics: StageMetrics) -> str | doc.Cell:
+    counts = ((metrics.measure(name), word) for name, word in _SAMPLES.items())
+    return next((doc.number(count, after=f" {word}") for count, word in counts if count is not None), doc.DASH)
 
 
 def _length(metrics: StageMetrics) -> doc.Cell:

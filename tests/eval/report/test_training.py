@@ -94,9 +94,12 @@ def test_a_copy_of_an_adapter_in_another_run_is_listed_once(experiment: Experime
     ]
 
 
-def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
-    (rows,) = tables_in(markdown(training_table(trained_adapters(experiment, ["sft-one", "ppo-one"]))))
+def test_each_stage_is_a_row_with_its_data_and_cost_as_far_as_it_wrote_them(experiment: Experiment) -> None:
+    (experiment.serve.adapters["warm-one"] / "metrics.json").write_text('{"stage": "warm"}')
+    adapters = trained_adapters(experiment, ["warm-one", "sft-one", "ppo-one"])
+    (rows,) = tables_in(markdown(training_table(adapters)))
     assert [row.split(" | ")[2:] for row in rows] == [
+        ["-", "0 steps", "0", "0", "0.0", "- |"],
         ["12 texts", "2 steps", "12,345", "68", "1.0", "- |"],
         ["9 pairs", "2 steps", "12,345", "68", "1.0", "- |"],
         ["7 prompts", "2 updates", "12,345", "68", "1.0", "- |"],
