@@ -53,17 +53,16 @@ class MissingGain:
             name = self._arm.removeprefix("eval/")
             start = "The data do not show that the advice of ", doc.strong(name), " is better than without training. "
             reason, command = next((reason, command) for applies, reason, command in self._reasons() if applies)
-            run = self._evaluation.experiment
-            place = str(run.folder) if run.store is None else "EXPERIMENT.yaml"
-            look = doc.code(f"retroformer {command.format(place)}")
-            yield doc.chapter(MISSING_GAIN, (*start, reason, ": see ", look, "."))
+            yield doc.chapter(MISSING_GAIN, (*start, reason, ": see ", doc.code(command), "."))
 
     def _reasons(self) -> Iterator[tuple[bool, str, str]]:
-        """Yield whether a reason applies, the reason, and a command that shows it, for a place; causes first."""
+        """Yield whether a reason applies, the reason, and a command that shows it; causes first."""
         counts, evaluation, trained = self._counts, self._evaluation, self._trained
         assert trained is not None
-        retries, arm, limit = counts["retries"], shlex.quote(self._arm), evaluation.experiment.reflector.max_new_tokens
-        store = evaluation.store
+        store, run, retries = evaluation.store, evaluation.experiment, counts["retries"]
+        place = shlex.quote(str(run.folder)) if run.store is None else "EXPERIMENT.yaml"
+        show_collected = f"retroformer show {place} --arm collect"
+        show_trained = f"retroformer show {place} --arm {shlex.quote(self._arm)}"
         failures = (group for rated in filter(is_rated, store.arms()) for group in by_failure(ratings(store, rated)))
         groups = [[candidate.rating for candidate in group if candidate.text.strip()] for group in failures]
         helped = [group for group in groups if max(group, default=0) > 0]
@@ -72,28 +71,28 @@ class MissingGain:
             total > 0 and positive < max(FEW_POSITIVES, LEAST_HELPFUL * total),
             f"Most likely there is too little to imitate: {positive} of {total} collected pieces of advice helped, and "
             "a stronger model that writes while collecting (reflector.teacher) gives more",
-            "show {} --arm collect",
+            show_collected,
         )
         yield (
             counts["cut"] > MOST_CUT * retries,
             f"Most likely the advice is cut, and a new run needs more tokens: {counts['cut']} of its {retries} pieces "
-            f"of advice were cut at reflector.max_new_tokens={limit}",
-            f"show {{}} --arm {arm}",
+            f"of advice were cut at reflector.max_new_tokens={run.reflector.max_new_tokens}",
+            show_trained,
         )
         yield (
             counts["ignored"] > MOST_IGNORED * retries,
             f"Most likely the agent ignores advice: {counts['ignored']} of {retries} retries repeated the failed "
             "attempt action by action",
-            f"show {{}} --arm {arm} --task {self._ignoring}",
+            f"{show_trained} --task {shlex.quote(self._ignoring)}",
         )
         alike = len(helped) - sum(min(group) < max(group) for group in helped)
         yield (
             alike > MOST_ALIKE * len(helped),
             f"Most likely ratings do not tell good advice from bad: on {alike} of {len(helped)} failures that advice "
             "helped, all candidates helped alike",
-            "show {} --arm collect",
+            show_collected,
         )
-        arms = evaluation.experiment.eval.arms
+        arms = run.eval.arms
         taught = [result.share_solved(-1) for result in evaluation.results if isinstance(arms[result.name], TeacherArm)]
         share = trained.share_solved(-1)
         yield (
@@ -101,10 +100,11 @@ class MissingGain:
             f"Most likely it does not write as its teacher does yet ({max(taught, default=share):.0%} against "
             f"{share:.0%} of tasks), and more collect.tasks or train.sft.epochs, or `train dpo` on these ratings, may "
             "help",
-            f"show {{}} --arm {arm}",
+            show_trained,
         )
         tasks = len(evaluation.tasks)
-        yield True, f"The usual reasons do not apply, and {tasks} tasks show large differences alone", "view {}"
+        reason = f"The usual reasons do not apply, and {tasks} tasks show large differences alone"
+        yield True, reason, f"retroformer view {place}"
 
 
 def _not_helped(evaluation: ReportInput) -> ArmResult | None:

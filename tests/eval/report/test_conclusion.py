@@ -30,10 +30,10 @@ eval:
   arms:
     no advice: {kind: none}
     base model: {kind: model, model: base}
-    trained: {kind: model, model: sft}
+    tuned {v2}: {kind: model, model: sft}
     teacher: {kind: teacher}
 """
-TASKS = [task(f"held-out-{number}") for number in range(12)]
+TASKS = [task(f"held out {number}") for number in range(12)]
 
 
 class Facts(NamedTuple):
@@ -65,7 +65,7 @@ def evaluate(facts: Facts) -> Report:
             add_trajectory(store, Key(arm=FIRST_TRIAL, task_id=subject.id), attempt_at(subject))
             for name in ("eval/no advice", "eval/base model"):
                 _retry(store, name, subject, [0.0], first=False)
-            _retry(store, "eval/trained", subject, [float(number < facts.solved)], facts, first=False)
+            _retry(store, "eval/tuned {v2}", subject, [float(number < facts.solved)], facts, first=False)
             _retry(store, "eval/teacher", subject, [float(number < facts.taught)], first=False)
         results = arm_results(store, TASKS, arms, experiment.loop.trials)
         path = write_report(ReportInput(experiment, TASKS, Rates(results), (), store))
@@ -98,18 +98,18 @@ SHOW = "see retroformer show runs/riddles --arm "
         (
             Facts(is_cut=True, collected=[MIXED] * 20),
             "Most likely the advice is cut, and a new run needs more tokens: 12 of its 12 pieces of advice were cut at "
-            f"reflector.max_new_tokens=40: {SHOW}eval/trained.",
+            f"reflector.max_new_tokens=40: {SHOW}'eval/tuned {{v2}}'.",
         ),
         (
             Facts(is_ignored=True, collected=[MIXED] * 20),
             "Most likely the agent ignores advice: 12 of 12 retries repeated the failed attempt action by action: "
-            f"{SHOW}eval/trained --task held-out-0.",
+            f"{SHOW}'eval/tuned {{v2}}' --task 'held out 0'.",
         ),
         # An adapter of another run: this one has collected nothing.
         (
             Facts(is_ignored=True),
             "Most likely the agent ignores advice: 12 of 12 retries repeated the failed attempt action by action: "
-            f"{SHOW}eval/trained --task held-out-0.",
+            f"{SHOW}'eval/tuned {{v2}}' --task 'held out 0'.",
         ),
         (
             Facts(is_cut=True, collected=(MIXED, *[VAIN] * 5)),
@@ -129,7 +129,7 @@ SHOW = "see retroformer show runs/riddles --arm "
         (
             Facts(collected=[MIXED] * 20, taught=6),
             "Most likely it does not write as its teacher does yet (50% against 0% of tasks), and more collect.tasks "
-            f"or train.sft.epochs, or `train dpo` on these ratings, may help: {SHOW}eval/trained.",
+            f"or train.sft.epochs, or `train dpo` on these ratings, may help: {SHOW}'eval/tuned {{v2}}'.",
         ),
         (
             Facts(collected=[MIXED] * 20),
@@ -142,11 +142,12 @@ def test_an_evaluation_names_what_training_lacked_and_the_command_that_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: Facts, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    report, start = evaluate(facts), "The data do not show that the advice of trained is better than without training. "
+    report = evaluate(facts)
+    start = "The data do not show that the advice of tuned {v2} is better than without training. "
     first, last = spoken(report, load(Path("riddles.yaml")))
     assert last == start + said
     assert first.startswith(
-        "The data do not show a difference between trained (0.0% of 12 tasks within 2 attempts) and"
+        "The data do not show a difference between tuned {v2} (0.0% of 12 tasks within 2 attempts) and"
     )
     command = next_command(report, load(Path("riddles.yaml")), Path("riddles.yaml"), ())
     assert f"see {command}." in last
@@ -158,6 +159,6 @@ def test_an_evaluation_of_training_that_helped_goes_on_to_its_promotion(
     monkeypatch.chdir(tmp_path)
     report = evaluate(Facts(solved=9, is_cut=True))
     (line,) = spoken(report, load(Path("riddles.yaml")))
-    assert line.startswith("trained solves 75.0% of 12 tasks within 2 attempts, 75.0 points more than base model (95% ")
+    assert line.startswith("tuned {v2} solves 75.0% of 12 tasks within 2 attempts, 75.0 points more than base model (")
     command = next_command(report, load(Path("riddles.yaml")), Path("riddles.yaml"), ["run=riddles"])
     assert command == "retroformer promote riddles.yaml sft run=riddles"
