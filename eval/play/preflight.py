@@ -24,7 +24,7 @@ from retroformer.config.sections.base import adapter_name, best_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.records import LONGEST_NAME, Task, Trajectory
-from retroformer.run.adapter_names import FOLDER_NAME, REFLECTOR, training_command
+from retroformer.run.adapter_names import FOLDER_NAME, REFLECTOR, REWARD, training_command
 from retroformer.run.adapters import has_adapter, is_trained, model_folder, reward_folder, served_folder
 from retroformer.run.arm_names import FIRST_TRIAL, first_trial, is_for_training, is_rated, own_first_trial
 from retroformer.run.backends import LOCAL, backend_of
@@ -190,9 +190,10 @@ def _refuse_untrained(experiment: Experiment) -> None:
     """Refuse an arm or actor of the experiment's own server whose adapter has not been trained. Raises MissingInput."""
     elsewhere = experiment.eval.reflector_models if experiment.reflector.endpoint.base_url else ()
     for model, folder in _served_folders(experiment):
-        plain = adapter_name(model) in ("base", REFLECTOR) and folder.name != "reward"
+        name = FOLDER_NAME.fullmatch(folder.name)
+        plain = adapter_name(model) in ("base", REFLECTOR) and not (name and name["stage"] == REWARD)
         if not (plain or model in elsewhere or has_adapter(folder)):
-            train = f"train it with {training_command(folder.name)}, or " if FOLDER_NAME.fullmatch(folder.name) else ""
+            train = f"train it with {training_command(folder.name)}, or " if name else ""
             advice = f"{train}leave out what uses it."
             raise MissingInput(f"The adapter {model!r} is to be evaluated, and there is none in {folder}: {advice}")
 

@@ -289,9 +289,11 @@ def test_an_arm_that_was_not_trained_is_one_sentence_before_anything_starts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arms = {"trained": {"kind": "model", "model": "sft"}, "chosen": {"kind": "model", "model": "base+best8"}}
-    for name, stage in (("trained", "sft"), ("chosen", "reward")):
-        config = config_with(tmp_path, NOWHERE, {name: arms[name]}, "reflector.endpoint.base_url=")
-        sentence = f"there is none in runs/toy/{stage}: train it with `retroformer train {stage} EXPERIMENT.yaml`"
+    for name, stage, later in (("trained", "sft", ""), ("chosen", "reward", ""), ("chosen", "reward", " round=2")):
+        overrides = ("reflector.endpoint.base_url=", *later.split())
+        config = config_with(tmp_path, NOWHERE, {name: arms[name]}, *overrides)
+        folder = f"runs/toy/{stage}{'-2' if later else ''}"
+        sentence = f"there is none in {folder}: train it with `retroformer train {stage} EXPERIMENT.yaml{later}`"
         with pytest.raises(MissingInput, match=sentence):
             compare(config)
 
