@@ -1,6 +1,5 @@
 """Checks before the first trial that served adapters are the trained ones; probes if they change the base's answer."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -94,7 +93,7 @@ async def _hashes_elsewhere(experiment: Experiment, models: Sequence[str]) -> Ma
         return {}
     advice = "serve it there with `retroformer serve`, or add reflector.endpoint.base_url= to the command."
     try:
-        reported = await provenance(endpoint.base_url.secret_url(), os.environ.get(endpoint.api_key_env))
+        reported = await provenance(endpoint.base_url.secret_url(), endpoint.api_key_env)
     except EndpointRefusal:
         raise
     except (ProvenanceError, EndpointFailure) as error:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, fields_of, text_of
 from retroformer.agents.reflector import ModelReflector
-from retroformer.endpoint.http_client import read_key
 from retroformer.endpoint.own_server import provenance
 from retroformer.errors import (
     EndpointFailure,
@@ -131,8 +130,7 @@ class ChainRecorder:
         model = self._reflector.model
         seconds = min(_PROVENANCE_SECONDS, _PROVENANCE_SHARE * model.endpoint.timeout_seconds)
         try:
-            key = read_key(model.endpoint.api_key_env)
-            reported = await provenance(model.base_url.secret_url(), key, seconds)
+            reported = await provenance(model.base_url.secret_url(), model.endpoint.api_key_env, seconds)
         except (ProvenanceError, EndpointRefusal):
             self._reports_adapter = False
             return None

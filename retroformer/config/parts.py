@@ -1,7 +1,6 @@
 """Builds the parts that an experiment config names: tasks, actor, models, and a server if one is needed."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -177,8 +176,8 @@ async def _proven_elsewhere(endpoints: Sequence[Endpoint]) -> dict[SecretUrl | N
     for endpoint in endpoints:
         if endpoint.base_url is not None and endpoint.base_url not in proven:
             with suppress(ProvenanceError, EndpointFailure):
-                key = os.environ.get(endpoint.api_key_env)
-                proven[endpoint.base_url] = await provenance(endpoint.base_url.secret_url(), key, _PROOF_SECONDS)
+                address, key = endpoint.base_url.secret_url(), endpoint.api_key_env
+                proven[endpoint.base_url] = await provenance(address, key, _PROOF_SECONDS)
     return proven
 
 

@@ -71,18 +71,22 @@ async def run_own_server(experiment_path: Path, overrides: Sequence[str], experi
         await asyncio.wait([listener])
 
 
-async def provenance(base_url: str, api_key: str | None = None, seconds: float = 30.0) -> Provenance:
+async def provenance(base_url: str, api_key_env: str | None = None, seconds: float = 30.0) -> Provenance:
     """Ask the endpoint at `base_url` (one of this project's, `http://HOST:PORT/v1`) for the models that it serves.
 
+    `api_key_env` names the environment variable with the API key, if it needs one.
+
     Raises:
+        ConfigError: the key has a character that no HTTP header takes.
         EndpointFailure: the endpoint does not answer, or answers 5xx; as EndpointRefusal, it does not accept the key.
         ProvenanceError: the endpoint answers without provenance, so it is not one of this project's.
     """
-    from retroformer.endpoint.http_client import NoAnswer, fetch
+    from retroformer.endpoint.http_client import NoAnswer, fetch, read_key
 
     path, mark, query = base_url.partition("?")
     url = f"{path.rstrip('/').removesuffix('/v1')}/provenance{mark}{query}"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    key = read_key(api_key_env) if api_key_env else ""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = await fetch("GET", url, seconds, headers=headers)
     except NoAnswer as error:

@@ -20,11 +20,12 @@ from tests.serve.handing import ASKED, KEY, World
 from tests.support.waiting import becomes_true
 
 
-def test_a_loaded_adapter_draws_as_one_from_the_config(world: World) -> None:
+def test_a_loaded_adapter_draws_as_one_from_the_config(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
     assert world.load("handed", world.adapters["configured"])[0] == 200
     assert world.draw("handed") == world.draw("configured")
     assert world.draw("handed") != world.draw("base")
-    models = asyncio.run(provenance(world.endpoint.url, KEY)).models
+    models = asyncio.run(provenance(world.endpoint.url, "TEST_KEY")).models
     assert models["handed"] == models["configured"]
     assert models["handed"].adapter_sha256 == folder_sha256(world.adapters["configured"])
     assert world.unload("handed")[0] == 200
@@ -124,10 +125,11 @@ def test_an_adapter_without_some_or_all_weights_of_its_layers_is_refused(world: 
     assert world.unload("whole")[0] == 200
 
 
-def test_loading_returns_the_hash_of_the_files_that_were_read(world: World) -> None:
+def test_loading_returns_the_hash_of_the_files_that_were_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
     status, answer = world.load("reported", world.adapters["other"])
     assert (status, answer["adapter_sha256"]) == (200, folder_sha256(world.adapters["other"]))
-    models = asyncio.run(provenance(world.endpoint.url, KEY)).models
+    models = asyncio.run(provenance(world.endpoint.url, "TEST_KEY")).models
     assert (answer["base_sha256"], answer["dtype"]) == (models["base"].base_sha256, "float32")
     # A client may repeat a request without an answer; a repeat with another adapter is refused.
     assert world.load("reported", world.adapters["other"]) == (200, answer)

@@ -302,6 +302,7 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "key from a file\n")
     model = ServedModel(base_sha256="b" * 64, adapter_sha256="a" * 64, chat_template_sha256="c" * 64)
     plain = model.model_copy(update={"adapter_sha256": None})
     arms = {"trained": {"kind": "model", "model": "sft"}, "teacher": {"kind": "model", "model": "big"}}
