@@ -13,12 +13,12 @@ Only failed attempts are in a class, and an attempt may be in both.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from retroformer.environments.extras import TaskFacts
 from retroformer.files import document as doc
-from retroformer.method.records import Ending, Outcome, Task, Trajectory
+from retroformer.method.records import Ending, Outcome, Trajectory
 
 from ..measure.results import ArmResult, first_trials
 from .report_input import ReportInput, each_seed
@@ -41,37 +41,11 @@ _CLASSES_NOTE = (
 )
 
 
-class Attempts:
-    def __init__(self, evaluation: ReportInput) -> None:
-        self._evaluation = evaluation
-        self._groups = AttemptGroups(evaluation.results)
-        self._classes = FailureClasses(evaluation.results)
-        self._tasks = ActionsOfTasks(evaluation.tasks, evaluation.results)
-
-    def add(self, facts: TaskFacts) -> None:
-        for counter in (self._groups, self._classes, self._tasks):
-            counter.add(facts)
-
-    def chapters(self) -> Iterator[doc.Chapter]:
-        groups = self._groups
-        yield doc.chapter("How attempts ended", groups.endings())
-        if classes := self._classes.tables():
-            yield doc.chapter("Failure classes by trial", _CLASSES_NOTE, *classes)
-        if actions := self._tasks.tables():
-            yield doc.chapter("Actions of each task by trial", *actions)
-        if any(groups.judged.values()):
-            yield doc.chapter("How the agent judged its own attempts", groups.judgements())
-        seeds = [seed for arm in self._evaluation.results for seed in arm.seeds]
-        arms = dict.fromkeys(name for seed in seeds for name in (seed.first_trial, seed.stored))
-        if causes := self._evaluation.store.cause_counts(list(arms), _CAUSES_SHOWN):
-            items = tuple(doc.Cell(words=f"{count} x {cause}", value=count) for cause, count in causes)
-            yield doc.chapter("Why attempts were invalid", doc.Listing(items=items))
-
-
 class AttemptGroups:
-    """Counts over the attempts of each trial 0, which arms share, and over the retries of each arm."""
+    """Chapters on the endings, judgements and invalid causes of each trial 0, which arms share, and of all retries."""
 
-    def __init__(self, results: Sequence[ArmResult]) -> None:
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._evaluation, results = evaluation, evaluation.results
         self._firsts = dict[str, str]()
         """Group of each trial 0, by the name in the store of the first arm that has it."""
         for trial, arms in first_trials(results).items():
@@ -95,6 +69,15 @@ class AttemptGroups:
                 self._endings[group][attempt.ending.value] += 1
                 if attempt.judged is not None:
                     self.judged[group][attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
+
+    def chapters(self) -> Iterator[doc.Chapter]:
+        yield doc.chapter("How attempts ended", self.endings())
+        if any(self.judged.values()):
+            yield doc.chapter("How the agent judged its own attempts", self.judgements())
+        stored = [*first_trials(self._evaluation.results), *self._retries]
+        if causes := self._evaluation.store.cause_counts(stored, _CAUSES_SHOWN):
+            items = tuple(doc.Cell(words=f"{count} x {cause}", value=count) for cause, count in causes)
+            yield doc.chapter("Why attempts were invalid", doc.Listing(items=items))
 
     def endings(self) -> doc.Table:
         names = sorted(set[str]().union(*self._endings.values()))
@@ -136,15 +119,15 @@ def is_inefficient(attempt: Trajectory) -> bool:
 
 
 class FailureClasses:
-    """Failure classes of each arm by trial, with its training seeds pooled.
+    """Chapter on the failure classes of each arm by trial, with its training seeds pooled.
 
     The class of a task by a trial is that of its last attempt made by then: a solved task stays out of all classes, and
     a task that the agent stopped trying stays in those of its last attempt.
     """
 
-    def __init__(self, results: Sequence[ArmResult]) -> None:
-        self._results = results
-        self._trials = range(len(results[0].solved_NT))
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._results = evaluation.results
+        self._trials = range(evaluation.experiment.loop.trials)
         self._tasks = Counter[str]()
         self._failed = Counter[tuple[str, str, int]]()
         """Number of tasks by arm, class and trial."""
@@ -172,10 +155,10 @@ class FailureClasses:
             self._failed[arm.name, "hallucination", trial] += is_hallucination(last)
             self._failed[arm.name, "inefficient planning", trial] += is_inefficient(last)
 
-    def tables(self) -> list[doc.Table]:
-        """Return the table, unless no attempt is in a class, as in environments that know neither."""
+    def chapters(self) -> Iterator[doc.Chapter]:
+        """Yield the chapter, unless no attempt is in a class, as in environments that know neither."""
         if not any(count for (_, title, _), count in self._failed.items() if title != "all failures"):
-            return []
+            return
         rows: list[doc.Row] = [
             {"arm": doc.arm_cell(arm.name), "class": title}
             | {
@@ -185,17 +168,18 @@ class FailureClasses:
             for arm in self._results
             for title in ("hallucination", "inefficient planning", "all failures")
         ]
-        return [doc.table(rows, "Share of tasks in each failure class, by trial.")]
+        table = doc.table(rows, "Share of tasks in each failure class, by trial.")
+        yield doc.chapter("Failure classes by trial", _CLASSES_NOTE, table)
 
 
 class ActionsOfTasks:
-    """Number of actions of each attempt at the first tasks, by arm and trial (SALA, Table 2)."""
+    """Chapter on the number of actions of each attempt at the first tasks, by arm and trial (SALA, Table 2)."""
 
-    def __init__(self, tasks: Sequence[Task], results: Sequence[ArmResult]) -> None:
-        self._names = {seed.stored: seed.name for arm in results for seed in arm.seeds}
-        self._trials = len(results[0].solved_NT)
-        self._shown = [task.id for task in tasks][: max(1, _MOST_ROWS // len(self._names))]
-        self._tasks = len(tasks)
+    def __init__(self, evaluation: ReportInput) -> None:
+        self._names = {seed.stored: seed.name for arm in evaluation.results for seed in arm.seeds}
+        self._trials = evaluation.experiment.loop.trials
+        self._shown = [task.id for task in evaluation.tasks][: max(1, _MOST_ROWS // len(self._names))]
+        self._tasks = len(evaluation.tasks)
         self._rows = dict[str, list[doc.Row]]()
         self._longest = 0
 
@@ -213,16 +197,17 @@ class ActionsOfTasks:
                 for stored, name in self._names.items()
             ]
 
-    def tables(self) -> list[doc.Table]:
-        """Return a row for each of these tasks and each arm, in the order in which the tasks are played.
+    def chapters(self) -> Iterator[doc.Chapter]:
+        """Yield a row for each of these tasks and each arm, in the order in which the tasks are played.
 
         Nothing if no attempt has two actions: an agent that plays by itself may have one, its answer.
         """
         if self._longest < 2:
-            return []
+            return
         rows = [row for task_id in self._shown for row in self._rows.get(task_id, [])]
         of_all = "" if len(self._shown) == self._tasks else f", the first {len(self._shown)} of {self._tasks} tasks"
-        return [doc.table(rows, f"Number of actions of each attempt{of_all}.")]
+        table = doc.table(rows, f"Number of actions of each attempt{of_all}.")
+        yield doc.chapter("Actions of each task by trial", table)
 
 
 def _length(attempt: Trajectory | None) -> doc.Cell:

@@ -1,5 +1,6 @@
 """Numbers of actions by trial on four tasks that are counted by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from eval.measure.results import arm_results
@@ -9,8 +10,9 @@ from retroformer.method.records import Key, Outcome, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.evaluations import evaluated
 from tests.support.facts import add_trajectory
-from tests.support.markdown_tables import markdown, tables_in
+from tests.support.markdown_tables import chapters_in_markdown, tables_in
 
 
 def took(actions: int, name: str, solved: bool) -> Trajectory:
@@ -30,13 +32,13 @@ def test_the_actions_of_each_attempt_are_counted(tmp_path: Path) -> None:
                 add_trajectory(store, key, took(actions, name, solved))
     arms = {arm: [f"eval/{arm}"] for arm in ("x", "y", "silent")}
     tasks = [task(name) for name in ("c", "b", "a")]
-    results = arm_results(store, tasks, arms, trials=3)
-    each, some = ActionsOfTasks(tasks, results), ActionsOfTasks([*tasks, *tasks * 4], results)
+    evaluation = evaluated(arm_results(store, tasks, arms, trials=3), loop={"trials": 3})
+    each, some = (ActionsOfTasks(replace(evaluation, tasks=played)) for played in (tasks, tasks * 5))
     for facts in facts_by_task(store, FIRST_TRIAL, {f"eval/{arm}": FIRST_TRIAL for arm in arms}):
         for counter in (each, some):
             counter.add(facts)
     store.close()
-    assert tables_in(markdown(*each.tables()))[0] == [
+    assert tables_in(chapters_in_markdown(each.chapters()))[0] == [
         "| c | x | 20 | 12 | 8 |",
         "| c | y | 20 | - | - |",
         "| c | silent | 20 | - | - |",
@@ -47,4 +49,4 @@ def test_the_actions_of_each_attempt_are_counted(tmp_path: Path) -> None:
         "| a | y | 4, solved | - | - |",
         "| a | silent | 4, solved | - | - |",
     ]
-    assert "of each attempt, the first 10 of 15 tasks." in markdown(*some.tables()), "30 rows at most"
+    assert "of each attempt, the first 10 of 15 tasks." in chapters_in_markdown(some.chapters()), "30 rows at most"

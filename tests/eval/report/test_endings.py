@@ -9,6 +9,7 @@ from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.evaluations import evaluated
 from tests.support.facts import add_trajectory
 from tests.support.markdown_tables import markdown, tables_in
 
@@ -23,7 +24,7 @@ def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> AttemptGroups:
         outcome = Outcome.SUCCESS if solved else Outcome.FAILURE
         retry = attempt_at(riddle, outcome=outcome).model_copy(update={"judged": judged})
         add_trajectory(store, Key(arm="eval/x", task_id=riddle.id, trial=1), retry)
-    groups = AttemptGroups(arm_results(store, tasks, {"x": ["eval/x"]}, trials=2))
+    groups = AttemptGroups(evaluated(arm_results(store, tasks, {"x": ["eval/x"]}, trials=2)))
     for facts in facts_by_task(store, FIRST_TRIAL, {"eval/x": FIRST_TRIAL}):
         groups.add(facts)
     store.close()

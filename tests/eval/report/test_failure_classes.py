@@ -11,8 +11,9 @@ from retroformer.method.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.evaluations import evaluated
 from tests.support.facts import add_trajectory
-from tests.support.markdown_tables import markdown
+from tests.support.markdown_tables import chapters_in_markdown
 
 STUCK = (("look", "A desk."), ("look", "A desk."))
 LOST = tuple((f"go {index}", f"Place {index}.") for index in range(30))
@@ -60,11 +61,12 @@ def rows(folder: Path, attempts: dict[str, list[Trajectory]], arms: dict[str, li
         for trial, attempt in enumerate(made):
             for stored in stored_arms if trial else [FIRST_TRIAL]:
                 add_trajectory(store, Key(arm=stored, task_id=name, trial=trial), attempt)
-    classes = FailureClasses(arm_results(store, [task(name) for name in attempts], arms, trials=3))
+    results = arm_results(store, [task(name) for name in attempts], arms, trials=3)
+    classes = FailureClasses(evaluated(results, loop={"trials": 3}))
     for facts in facts_by_task(store, FIRST_TRIAL, dict.fromkeys(stored_arms, FIRST_TRIAL)):
         classes.add(facts)
     store.close()
-    return [line for line in markdown(*classes.tables()).splitlines() if line.startswith("| x")]
+    return [line for line in chapters_in_markdown(classes.chapters()).splitlines() if line.startswith("| x")]
 
 
 ATTEMPTS = {
