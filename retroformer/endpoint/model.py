@@ -4,11 +4,9 @@ The cost of a call is in its completion, in its failure (`failure.usage`), or in
 (`retroformer.errors.usage_of`).
 """
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -66,7 +64,7 @@ class LanguageModel:
         With `tokens`, the server must also return the token ids of an answer to a chat, and their log-probabilities.
 
         Raises:
-            ConfigError: `choices` are given but this is not the experiment's own server; or base_url is not an address.
+            ConfigError: `choices` are given but this is not the experiment's own server.
             EndpointFailure: after all retries the call was refused, timed out, or did not return a completion.
         """
         path, body = self._request(prompt, temperature, max_new_tokens, stop, seed)
@@ -128,7 +126,7 @@ class LanguageModel:
         return {name: value for name, value in (body | self.endpoint.extra_body).items() if value is not None}
 
     def _call(self, path: str, body: dict[str, Any]) -> RetriedRequest:
-        """Prepare a request with its retries. Raises ConfigError if a server of the model has no valid address."""
+        """Prepare a request with its retries. Raises ConfigError if the environment names no usable key or proxy."""
         if not self._servers:
             self._servers = [self._server(address) for address in (self.base_url, *self.endpoint.replicas)]
         lost_answer = self._price(_prompt_tokens(body), 0)
@@ -145,7 +143,7 @@ class LanguageModel:
 
         key = read_key(self.endpoint.api_key_env) or "none"
         # A user and password in the address replace the key.
-        client = http_client(_check_address(base_url), {"Authorization": f"Bearer {key}"}, timeout=None)
+        client = http_client(base_url.secret_url(), {"Authorization": f"Bearer {key}"}, timeout=None)
         return ModelAddress(base_url, client, self._paces.setdefault(str(base_url), Pace()))
 
     def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
@@ -195,19 +193,6 @@ class LanguageModel:
         """Close the connections."""
         for server in self._servers:
             await server.client.aclose()
-
-
-def _check_address(base_url: SecretUrl) -> str:
-    """Return an address with its credentials. Raises ConfigError if it is not an address."""
-    address = base_url.secret_url()
-    with contextlib.suppress(ValueError):
-        if address.isprintable() and (urlsplit(address).port or True):
-            return address
-    # The message does not show the fault, which may be part of a password.
-    raise ConfigError(
-        f"{str(base_url)!r} is not the address of a model (base_url): write it as in "
-        "http://127.0.0.1:8000/v1, and special characters of a password as %40, %2F and so on."
-    )
 
 
 def _prompt_tokens(body: dict[str, Any]) -> int:

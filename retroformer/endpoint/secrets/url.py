@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -67,9 +68,18 @@ class SecretUrl(Secret[str]):
 
 
 def _require_http(url: SecretUrl) -> SecretUrl:
-    if not _HTTP.match(url.secret_url()):
+    address = url.secret_url()
+    if not _HTTP.match(address):
         raise PydanticCustomError("address", "It must begin with http:// or https://")
-    return url
+    with suppress(ValueError):
+        if address.isprintable() and (urlsplit(address).port or True):
+            return url
+    # The message does not show the fault, which may be part of a password.
+    raise PydanticCustomError(
+        "address",
+        "It is not an address: write it as in http://127.0.0.1:8000/v1, and special characters of a password as %40, "
+        "%2F and so on",
+    )
 
 
 HttpUrl = Annotated[SecretUrl, AfterValidator(_require_http)]

@@ -149,6 +149,16 @@ def test_a_url_copied_from_a_report_is_refused_until_its_secret_is_filled_in(tmp
         load(tmp_path / "config.yaml", [f"actor.endpoint.base_url={url}"])
 
 
+@pytest.mark.parametrize(
+    "url", ["http://host:port/v1", "http://[x/v1", "http://h\0/v1", "http://h:99999/v1", "http://me:mark/ed@host/v1"]
+)
+def test_an_impossible_address_is_refused_without_showing_its_password(tmp_path: Path, url: str) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    with pytest.raises(ConfigError, match="base_url: It is not an address: write it as in http://") as error:
+        load(tmp_path / "config.yaml", [f"actor.endpoint.base_url={url}"])
+    assert "mark" not in str(error.value)
+
+
 def test_the_address_of_a_wiki_must_be_a_web_address(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("run: toy\nenvironment: {name: hotpotqa}\n")
     for wrong in ("ftp://host/w/api.php", "https://host/w/api.php?a=b"):
