@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sqlite3
-import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -63,16 +62,10 @@ def build_once(path: Path, write: Callable[[sqlite3.Connection], None]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(path.with_name(path.name + ".lock"), f"building {path}", _BUILD_SECONDS):
         if not path.exists():
-            handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".partial", dir=path.parent)
-            os.close(handle)
-            try:
-                with closing(sqlite3.connect(scratch)) as database:
-                    database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
-                    write(database)
-                    database.commit()
-                durable.rename(Path(scratch), path)
-            finally:
-                Path(scratch).unlink(missing_ok=True)
+            with durable.replace_file(path) as scratch, closing(sqlite3.connect(scratch)) as database:
+                database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
+                write(database)
+                database.commit()
     return path
 
 

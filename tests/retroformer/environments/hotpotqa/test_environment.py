@@ -301,7 +301,7 @@ def test_processes_that_build_at_once_leave_one_complete_file(tmp_path: Path) ->
     said = [builder.communicate()[0] for builder in builders]
     assert all("It has the number 2999." in words for words in said)
     assert sum("built" in words for words in said) == 1
-    assert not list(path.parent.glob("*.partial"))
+    assert not list(path.parent.glob(".*.unfinished"))
 
 
 def test_a_build_that_fails_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
