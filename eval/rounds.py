@@ -16,19 +16,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.config.imports import Stage, stage_package
 from retroformer.config.parts import held_out_tasks
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.run.adapters import has_adapter
-from retroformer.run.arm_names import eval_arm, without_version
-from retroformer.run.provenance import folder_sha256
-from retroformer.run.store import Store, open_whole_store
+from retroformer.run.store import open_whole_store
 
 from .measure.results import arm_results
+from .report.files import read_report
 
 
 def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
@@ -120,29 +118,14 @@ def _comparison_overrides(experiment: Experiment, names: Sequence[str]) -> list[
     folders = {name: experiment.folder / name for name in names}
     adapters = {name: str(folder) for name, folder in folders.items() if folder.is_dir()}
     own = {name: str(folder) for name, folder in experiment.serve.adapters.items()}
-    arms: dict[str, Any] = {name: {"kind": "model", "model": name} for name in names}
+    arms = {name: {"kind": "model", "model": name} for name in names}
+    kept = experiment.eval.model_dump(mode="json", include={"temperature", "tokens", "dollars"})
+    section = kept | {"split": experiment.rounds.split, "tasks": experiment.rounds.tasks, "arms": arms}
     return [
         f"run={experiment.run}.development",
-        f"eval.split={experiment.rounds.split}",
-        f"eval.tasks={experiment.rounds.tasks or 'null'}",
-        f"eval.arms={json.dumps(arms)}",
-        "eval.examples=null",
-        "eval.comparisons=[]",
-        "eval.repeats=1",
-        "eval.actors={}",
-        "eval.actors_reflect=false",
+        f"eval={json.dumps(section)}",
         f"serve.adapters={json.dumps(own | adapters)}",
     ]
-
-
-def _played_now(store: Store, name: str, folder: Path) -> str:
-    """Return the arm in which the adapter in `folder` was played; one that was trained again has several."""
-    sha256 = folder_sha256(folder) if has_adapter(folder) else None
-    for arm in store.arms():
-        endpoint = (store.conditions(arm) or {}).get("reflector", {}).get("endpoint", {})
-        if without_version(arm) == eval_arm(name) and sha256 and endpoint.get("adapter_sha256") == sha256:
-            return arm
-    return eval_arm(name)
 
 
 def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], names: Sequence[str]) -> dict[str, float]:
@@ -150,7 +133,9 @@ def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], name
     development = load(config, [*overrides, *_comparison_overrides(experiment, names)])
     tasks = held_out_tasks(development)
     with closing(open_whole_store(development)) as store:
-        arms = {name: [_played_now(store, name, experiment.folder / name)] for name in names}
+        # An adapter that was trained again plays under another name in the store.
+        stored_names = read_report(development.report_folder).arms
+        arms = {name: stored_names[name] for name in names}
         last_counts = development.evaluator.last_counts
         results = arm_results(store, tasks, arms, development.loop.trials, last_counts=last_counts)
     return {result.name: float(result.solved_NT[-1].mean()) for result in results}
