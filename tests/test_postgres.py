@@ -28,9 +28,9 @@ def content_hash(store: Store) -> str:
     """Return a hash of every key and record of every arm, in the order of the store."""
     digest = hashlib.sha256()
     for arm in ARMS:
-        for key, trajectory in store.trajectories(arm).items():
+        for key, trajectory in store.stream_trajectories(arm):
             digest.update(f"{key.model_dump_json()} {trajectory.model_dump_json()}\n".encode())
-        for stored in store.reflections(arm):
+        for stored in store.stream_reflections(arm):
             record = stored.reflection.model_dump_json()
             digest.update(f"{stored.key.model_dump_json()} {stored.previous_candidate} {record}\n".encode())
     return digest.hexdigest()
@@ -44,7 +44,9 @@ def facts_after_two_stages(folder: Path, url: str, store: str) -> tuple[str, dic
     finish(folder, "eval", [path, f"store={store}"])
     opened = Store(store.replace("sqlite:///", f"sqlite:///{folder}/"), "toy")
     try:
-        counts = {arm: (len(opened.trajectories(arm)), len(opened.reflections(arm))) for arm in ARMS}
+        counts = {
+            arm: (len(list(opened.stream_trajectories(arm))), len(list(opened.stream_reflections(arm)))) for arm in ARMS
+        }
         report = (folder / "runs" / "toy" / "eval" / "report.md").read_text()
         return content_hash(opened), counts, report.partition("## Where this comes from")[0]
     finally:

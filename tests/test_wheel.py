@@ -149,7 +149,7 @@ def test_the_first_experiment_improves_its_agent_from_the_wheel(installed: Insta
     assert "report.html" in first.run("eval", "agent.yaml")
     with closing(Store(f"sqlite:///{first.folder}/runs/agent/experience.db", "agent")) as store:
         unadvised, base, trained = (
-            sum(attempt.outcome is Outcome.SUCCESS for attempt in store.trajectories(eval_arm(arm)).values())
+            sum(attempt.outcome is Outcome.SUCCESS for _, attempt in store.stream_trajectories(eval_arm(arm)))
             for arm in ("no advice", "base model", "trained")
         )
     assert unadvised == 0 < trained

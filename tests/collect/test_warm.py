@@ -42,7 +42,7 @@ def test_written_advice_is_never_trained_on_as_rated(tmp_path: Path) -> None:
     asyncio.run(write_advice(config))
     store = open_store(config.experiment)
     assert list(ratings(store, "written", records=True)), "retries with written advice were played"
-    assert store.trajectories("collect") == {}
+    assert dict(store.stream_trajectories("collect")) == {}
     store.close()
     for read in (positive_reflections, rated, pairs):
         with pytest.raises(MissingInput, match="No rated reflections"):

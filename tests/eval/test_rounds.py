@@ -66,7 +66,7 @@ def test_each_round_goes_on_with_the_better_reflector_and_is_not_repeated(config
     leader = "sft" if float(shares["sft"]) > float(shares["base"]) else "base"
     assert second.partition("solved: ")[2].startswith(f"{leader} ")
     with closing(open_store(load(config))) as store:
-        authors = {stored.reflection.author.model for stored in store.reflections("collect 2")}
+        authors = {stored.reflection.author.model for stored in store.stream_reflections("collect 2")}
     assert authors == {leader}, "the second round is collected with the better reflector"
     assert best.startswith("best reflector: ")
     total, collecting, training = (float(word) for word in spent.split() if word.isdecimal())
@@ -102,7 +102,9 @@ def test_a_teacher_writes_until_a_trained_reflector_is_better_and_never_for_it(c
         asyncio.run(compare_arms(load_config(config)))
         assert len(teacher.requests) == 4 + splits["held_out"]
     with closing(open_store(load(config))) as store:
-        authors = {arm: {stored.reflection.author.model for stored in store.reflections(arm)} for arm in store.arms()}
+        authors = {
+            arm: {stored.reflection.author.model for stored in store.stream_reflections(arm)} for arm in store.arms()
+        }
         solved = {arm: [row.episode_return for row in store.attempt_rows(f"eval/{arm}")] for arm in arms}
     assert (authors["collect"], authors["collect 2"]) == ({"big"}, {"sft"})
     assert (authors["eval/teacher"], authors["eval/trained"]) == ({"big"}, {"sft"})
@@ -120,7 +122,7 @@ def test_a_round_may_be_collected_while_the_one_before_it_trains(config: Path) -
     assert collecting + training > total
     with closing(open_store(load(config, words))) as store:
         for arm in ("collect", "collect 2"):
-            reflections = store.reflections(arm)
+            reflections = list(store.stream_reflections(arm))
             assert reflections
             assert {stored.reflection.author.model for stored in reflections} == {"base"}
             assert all(stored.reflection.drawn for stored in reflections)

@@ -12,7 +12,7 @@ from tests.support.endpoint import Endpoint as ScriptedEndpoint
 
 def authors(url: str) -> set[str | None]:
     with closing(Store(url, "agent")) as store:
-        return {stored.reflection.author.adapter_sha256 for stored in store.reflections("collect")}
+        return {stored.reflection.author.adapter_sha256 for stored in store.stream_reflections("collect")}
 
 
 def test_advice_of_our_own_server_names_its_adapter(

@@ -31,4 +31,4 @@ def facts(url: str, arm: str = "collect") -> tuple[dict[Key, Any], list[float], 
     """Return the attempts, the ratings and the causes of invalid attempts."""
     with closing(Store(url, "agent")) as store:
         gains = [reflection.rating for reflection in ratings(store, arm)]
-        return store.trajectories(arm), gains, causes(store, arm)
+        return dict(store.stream_trajectories(arm)), gains, causes(store, arm)

@@ -74,7 +74,9 @@ def facts(config: Config, arm: str = "collect") -> Facts:
 
 
 def facts_of(store: Store, arm: str) -> Facts:
-    return Facts(store.trajectories(arm), store.reflections(arm), store.arm_counts()[arm].invalid)
+    return Facts(
+        dict(store.stream_trajectories(arm)), list(store.stream_reflections(arm)), store.arm_counts()[arm].invalid
+    )
 
 
 def stored(database: Path) -> int:

@@ -154,7 +154,7 @@ class PlaceboArm(Arm):
 
     def build(self, parts: ArmParts) -> Reflector:
         """Return the reflector with what its source has written so far."""
-        pieces = [piece for source in parts.stored_names[self.of] for piece in parts.store.reflections(source)]
+        pieces = [piece for source in parts.stored_names[self.of] for piece in parts.store.stream_reflections(source)]
         return PlaceboReflector(self.of, pieces, self._suits(parts))
 
     def _suits(self, parts: ArmParts) -> "Callable[[Trajectory, StoredReflection], bool]":

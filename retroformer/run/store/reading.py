@@ -58,14 +58,6 @@ class FactReader:
         record = self._record(REFLECTIONS, key)
         return self._parser.record(Reflection, record) if record else None
 
-    def trajectories(self, arm: str) -> dict[Key, Trajectory]:
-        """Load all attempts of an arm, in the order of their keys. For many, use `stream_trajectories`."""
-        return dict(self.stream_trajectories(arm))
-
-    def reflections(self, arm: str) -> list[StoredReflection]:
-        """Load all advice of an arm, in the order of its keys. For much, use `stream_reflections`."""
-        return list(self.stream_reflections(arm))
-
     # Streams.
 
     def stream_trajectories(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[tuple[Key, Trajectory]]:

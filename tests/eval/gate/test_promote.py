@@ -51,7 +51,9 @@ def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is
     assert record.evidence.log_wealth >= log(1 / record.evidence.level)
     with closing(open_store(load(config))) as store:
         assert [store.arm_counts()[arm].attempts for arm in (GATE_FIRST_TRIAL, *record.evidence.arms)] == [8, 8, 8]
-        assert {stored.reflection.author.adapter_sha256 for stored in store.reflections(record.evidence.arms[0])} == {
+        assert {
+            stored.reflection.author.adapter_sha256 for stored in store.stream_reflections(record.evidence.arms[0])
+        } == {
             history.records()[0].adapter.sha256  # type: ignore[union-attr]
         }
     assert decision.sentence.startswith(f"Promoted: reflector is {record.adapter} (8 better, 0 worse of 8 pairs")

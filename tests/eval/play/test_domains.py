@@ -193,6 +193,6 @@ def adapters(experiment: Experiment) -> set[str | None]:
     """Return the adapters that wrote the advice of the arm `trained` in a domain."""
     store = open_store(experiment)
     try:
-        return {stored.reflection.author.adapter_sha256 for stored in store.reflections("eval/trained")}
+        return {stored.reflection.author.adapter_sha256 for stored in store.stream_reflections("eval/trained")}
     finally:
         store.close()

@@ -155,8 +155,8 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
     tasks = chosen_tasks(config.experiment, 32, ("held_out",))
     with closing(open_store(config.experiment)) as store:
         assert load_rated_advice(store) == before
-        first, retries = store.trajectories(FIRST_TRIAL), store.trajectories(LEARNING)
-        given = {(row.key.task_id, row.key.trial): row.reflection.text for row in store.reflections(LEARNING)}
+        first, retries = dict(store.stream_trajectories(FIRST_TRIAL)), dict(store.stream_trajectories(LEARNING))
+        given = {(row.key.task_id, row.key.trial): row.reflection.text for row in store.stream_reflections(LEARNING)}
         bound, without = store.conditions(LEARNING), store.conditions(RECALLED)
     returns = {(key.task_id, key.trial): attempt.episode_return for key, attempt in (*first.items(), *retries.items())}
     reflector, checked = RetrievingReflector(before), 0

@@ -91,7 +91,12 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
 def facts(store: Store) -> list[Any]:
     arms = store.arms()
     read = [
-        [store.conditions(arm), store.trajectories(arm), [each[:3] for each in store.reflections(arm)]] for arm in arms
+        [
+            store.conditions(arm),
+            dict(store.stream_trajectories(arm)),
+            [each[:3] for each in store.stream_reflections(arm)],
+        ]
+        for arm in arms
     ]
     read += [store.stored_times(arm, "mug") for arm in arms]
     return [arms, read, store.marks.history(), store.accounts()]

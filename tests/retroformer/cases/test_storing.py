@@ -45,7 +45,7 @@ def test_an_attempt_with_advice_and_a_retry_is_a_rated_reflection(experiment: Ex
         (rated,) = ratings(facts, COLLECT, records=True)
         assert (rated.text, rated.rating, rated.reflection.author.model) == ("Search by customer first.", 0.75, "sft")
         assert "Refund order 4711." in rated.reflection.prompt[-1].content
-        outcomes = [attempt.outcome for attempt in facts.trajectories(COLLECT).values()]
+        outcomes = [attempt.outcome for _, attempt in facts.stream_trajectories(COLLECT)]
         assert sorted(outcomes) == [Outcome.FAILURE, Outcome.SUCCESS]
     assert [advice.text for advice in positive_reflections(experiment)] == ["Search by customer first."]
 
@@ -73,7 +73,7 @@ def test_a_retry_without_advice_is_an_unadvised_one(experiment: Experiment) -> N
     store(experiment, case(advice=None))
     with opened(experiment) as facts:
         assert facts.arms() == [UNADVISED]
-        assert [(key.trial, attempt.episode_return) for key, attempt in facts.trajectories(UNADVISED).items()] == [
+        assert [(key.trial, attempt.episode_return) for key, attempt in facts.stream_trajectories(UNADVISED)] == [
             (0, 0.0),
             (1, 1.0),
         ]
@@ -157,7 +157,7 @@ def test_no_thinking_is_stored(experiment: Experiment) -> None:
     with opened(experiment) as facts:
         (rated,) = ratings(facts, COLLECT, records=True)
         assert rated.text == "Search."
-        records = [attempt.model_dump_json() for attempt in facts.trajectories(COLLECT).values()]
+        records = [attempt.model_dump_json() for _, attempt in facts.stream_trajectories(COLLECT)]
         assert not [text for text in [*records, str(rated.record)] if "secret thought" in text]
 
 
@@ -171,7 +171,7 @@ def test_messages_are_kept_beside_the_steps(experiment: Experiment) -> None:
     attempt = read_case({"score": 0.0, "messages": [{"role": "user", "content": "Refund."}, says]})
     store(experiment, attempt)
     with opened(experiment) as facts:
-        (stored,) = facts.trajectories(COLLECT).values()
+        ((_, stored),) = facts.stream_trajectories(COLLECT)
     assert stored.messages is not None
     assert [message.model_dump() for message in stored.messages] == [
         {"role": "user", "content": "Refund."},

@@ -139,7 +139,7 @@ def test_a_teacher_writes_in_place_of_the_reflector(server: Endpoint, url: str) 
     assert asked["model"] == "big"
     assert "temperature" not in asked
     with closing(Store(url, "agent")) as store:
-        (stored,) = store.reflections("collect")
+        (stored,) = store.stream_reflections("collect")
         assert (stored.reflection.author.model, stored.reflection.author.endpoint) == ("big", server.url)
     for wrong in ({"teacher": {"base_url": server.url}}, {"memory": 0}, {"run": "../mine"}):
         with pytest.raises(

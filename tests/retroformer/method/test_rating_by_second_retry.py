@@ -153,7 +153,7 @@ def test_stored_facts_stay_and_both_counts_can_be_shown(store: Store) -> None:
     for trial, outcome in ((1, LOST), (2, WON)):
         advise(store, trial)
         play(store, trial, outcome=outcome)
-    before = store.trajectories("collect")
+    before = dict(store.stream_trajectories("collect"))
     assert counted(store, None) == "2 rated: 0 positive, 0 negative, 2 zero; 0 pairs"
     assert counted(store, BY_SECOND) == "2 rated: 2 positive, 0 negative, 0 zero; 0 pairs"
-    assert store.trajectories("collect") == before
+    assert dict(store.stream_trajectories("collect")) == before

@@ -65,13 +65,15 @@ def improve(made: Experience, *names: str) -> None:
 
 
 def outcomes(store: Store, arm: str = "collect") -> list[tuple[int, int, str]]:
-    return [(key.trial, key.candidate, trajectory.outcome.value) for key, trajectory in store.trajectories(arm).items()]
+    return [(key.trial, key.candidate, trajectory.outcome.value) for key, trajectory in store.stream_trajectories(arm)]
 
 
 def test_a_failure_gets_a_pair_of_reflections_and_both_retries_are_stored(store: Store) -> None:
     improve(experience(store))
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
-    assert [stored.key for stored in store.reflections("collect")] == list(store.trajectories("collect"))[1:]
+    assert [stored.key for stored in store.stream_reflections("collect")] == [
+        key for key, _ in store.stream_trajectories("collect")
+    ][1:]
     assert [reflection.rating for reflection in ratings(store, "collect", records=True)] == [1.0, 1.0]
 
 
@@ -85,10 +87,10 @@ def test_stored_work_is_never_repeated(store: Store) -> None:
 def test_only_a_missing_fact_in_the_middle_is_made(store: Store, tmp_path: Path) -> None:
     improve(experience(store))
     short = Store(f"sqlite:///{tmp_path / 'short.db'}", "riddles")
-    for key, trajectory in store.trajectories("collect").items():
+    for key, trajectory in store.stream_trajectories("collect"):
         if (key.trial, key.candidate) != (1, 1):
             add_trajectory(short, key, trajectory)
-    for stored in store.reflections("collect"):
+    for stored in store.stream_reflections("collect"):
         short.add_reflection(stored.key, stored.previous_candidate, stored.reflection)
     school, teacher = School(), Teacher()
     improve(experience(short, school, teacher))
@@ -126,7 +128,7 @@ def test_a_failed_reflection_is_retried(store: Store) -> None:
 def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: Store) -> None:
     improve(experience(store, teacher=Teacher(lambda call: None), candidates=1))
     assert outcomes(store) == [(0, 0, "failure")]
-    assert store.reflections("collect") == []
+    assert list(store.stream_reflections("collect")) == []
     assert list(ratings(store, "collect", records=True)) == []
     assert store.arm_counts()["collect"].invalid == 3
 
@@ -222,7 +224,7 @@ def test_a_spent_budget_stops_before_the_next_unit_and_keeps_units_in_flight(sto
     with pytest.raises(BudgetExhausted, match=r"300 tokens is spent \(330\).*collect.tokens"):
         improve(experience(store, slots=2, budget=Budget(Collect(tokens=300), lambda: store.usage("collect"))))
     assert outcomes(store) == [(0, 0, "failure")]
-    assert len(store.reflections("collect")) == 2
+    assert len(list(store.stream_reflections("collect"))) == 2
 
 
 class PatientActor:

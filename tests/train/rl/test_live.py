@@ -99,9 +99,9 @@ def test_the_reward_is_the_gain_of_the_retry_and_a_text_is_tried_once(riddles: C
     killed = School()
     assert world.rate(killed, "Say Rome.", "Say Oslo.", "Say Paris.", update=1) == [0.0, 0.0, 1.0]
     assert killed.opened == 1, "what was paid for is played again"
-    kept = {stored.reflection.text: stored.key for stored in world.store.reflections(LIVE)}
+    kept = {stored.reflection.text: stored.key for stored in world.store.stream_reflections(LIVE)}
     assert {text: key.candidate for text, key in kept.items()} == {"Say Paris.": 0, "Say Rome.": 1, "Say Oslo.": 2}
-    assert set(world.store.trajectories(LIVE)) == set(kept.values())
+    assert {key for key, _ in world.store.stream_trajectories(LIVE)} == set(kept.values())
     assert kept["Say Rome."] == Key(arm=LIVE, task_id=CAPITAL.id, trial=1, candidate=1)
 
 
@@ -128,7 +128,7 @@ def test_a_text_with_a_secret_is_found_as_the_store_keeps_it(riddles: Callable[.
     world, school = riddles(), School()
     assert world.rate(school, "Say Paris with sk-of-this-very-test.", "Say Paris with ***.") == [1.0, 1.0]
     assert school.opened == 1
-    assert [stored.reflection.text for stored in world.store.reflections(LIVE)] == ["Say Paris with ***."]
+    assert [stored.reflection.text for stored in world.store.stream_reflections(LIVE)] == ["Say Paris with ***."]
     live = world.returns(school)
     secret = FAILURE._replace(prompt=prompt("sk-of-this-very-test"))
     assert [live._number(secret, text) for text in ("Say Paris.", "Say Rome.", "Say Paris.")] == [1, 2, 1]
@@ -140,7 +140,7 @@ def test_an_actor_that_samples_retries_in_every_update(riddles: Callable[..., Ri
     for update in (0, 1, 1):
         assert world.rate(school, "Say Paris.", "Say Paris.", update=update) == [1.0, 1.0]
     assert school.opened == 2
-    assert [key.repeat for key in world.store.trajectories(LIVE)] == [0, 1]
+    assert [key.repeat for key, _ in world.store.stream_trajectories(LIVE)] == [0, 1]
 
 
 def test_a_text_is_tried_anew_on_a_failure_of_another_arm(riddles: Callable[..., Riddles]) -> None:
@@ -156,7 +156,7 @@ def test_two_trainings_on_one_store_do_not_take_each_others_retries(riddles: Cal
     world, school, other = riddles(), School(), School()
     both, said_paris = (world.returns(school), world.returns(other)), said(world.experiment, "Say Paris.")
     assert [returns(0, [failure], said_paris).item() for returns, failure in zip(both, (0, 2), strict=True)] == [1, 0.5]
-    assert [(kept.key.candidate, kept.reflection.prompt) for kept in world.store.reflections(LIVE)] == [
+    assert [(kept.key.candidate, kept.reflection.prompt) for kept in world.store.stream_reflections(LIVE)] == [
         (0, FAILURE.prompt),
         (1, OF_ANOTHER_ARM.prompt),
     ]
@@ -167,7 +167,7 @@ def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Call
     reflector = riddles().experiment.reflector.model_copy(update={"stop": ("\n",)})
     world = riddles(reflector=reflector, run="stops")
     assert world.rate(School(), "Say Rome.\nNo, Paris.") == [0.0]
-    assert [stored.reflection.text for stored in world.store.reflections(LIVE)] == ["Say Rome."]
+    assert [stored.reflection.text for stored in world.store.stream_reflections(LIVE)] == ["Say Rome."]
 
 
 def test_stop_words_are_a_condition_of_returns_and_not_of_rollouts(tiny_base: Path, workplace: Path) -> None:

@@ -120,7 +120,7 @@ def test_all_arms_are_evaluated_on_the_held_out_tasks_of_an_agent(tmp_path: Path
         solved = {
             arm: sum(
                 attempt.outcome is Outcome.SUCCESS
-                for key, attempt in store.trajectories(f"eval/{arm}").items()
+                for key, attempt in store.stream_trajectories(f"eval/{arm}")
                 if key.trial == 1
             )
             for arm in ("no reflection", "reflector", "placebo")

@@ -94,7 +94,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, li
     )
     import_cases(experiment, require_data("recorded/reflexion_logs.jsonl.xz"), "reflexion")
     with closing(open_store(experiment)) as store:
-        attempts = store.trajectories("recorded")
+        attempts = dict(store.stream_trajectories("recorded"))
         return [
             (
                 stored.reflection.text,
@@ -105,7 +105,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, li
                     if key.task_id == stored.key.task_id and key.trial < stored.key.trial
                 ],
             )
-            for stored in store.reflections("recorded")
+            for stored in store.stream_reflections("recorded")
         ]
 
 

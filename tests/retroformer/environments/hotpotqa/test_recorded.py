@@ -167,8 +167,8 @@ def test_no_thinking_is_imported_from_a_log(tmp_path: Path) -> None:
     said = import_cases(experiment, write(tmp_path, log=first + second), "reflexion")
     assert "6 of their facts new: 2 are rated" in said
     with closing(open_store(experiment)) as store:
-        attempts = list(store.trajectories("recorded").values())
-        advice = [stored.reflection for stored in store.reflections("recorded")]
+        attempts = [attempt for _, attempt in store.stream_trajectories("recorded")]
+        advice = [stored.reflection for stored in store.stream_reflections("recorded")]
         assert store.conditions("recorded") == {
             "recorded": {
                 "return": "f1_with_stop_words",

@@ -77,7 +77,7 @@ def test_advice_turns_failures_with_the_tools_of_a_server_into_successes(
     assert failure.steps[-1].observation == "Score: 0"
     with closing(open_store(config.experiment)) as store:
         solved = {
-            arm: [attempt.outcome for key, attempt in store.trajectories(f"eval/{arm}").items() if key.trial == 1]
+            arm: [attempt.outcome for key, attempt in store.stream_trajectories(f"eval/{arm}") if key.trial == 1]
             for arm in ("no advice", "advice")
         }
     assert solved == {"no advice": [Outcome.FAILURE] * 2, "advice": [Outcome.SUCCESS] * 2}

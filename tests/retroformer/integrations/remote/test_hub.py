@@ -69,7 +69,7 @@ def test_an_adapter_travels_by_a_private_model_and_ratings_by_a_data_set(hub: Lo
     status, said, complained = run(hub, away, "pull", "hf://datasets/me/advice", "config.yaml")
     assert (status, "3 of their facts new" in said) == (0, True), complained
     with closing(open_store(load(away / "config.yaml", [f"store=sqlite:///{away}/runs/tiny/experience.db"]))) as store:
-        assert len(store.trajectories("collect")) == 2
+        assert len(list(store.stream_trajectories("collect"))) == 2
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_a_copy_of_a_store_in_use_is_made_as_the_guarantees_say(tmp_path: Path) 
         closing(sqlite3.connect(file)) as alone,
     ):
         copy.check()
-        assert len(copy.trajectories("collect")) == 1
+        assert len(list(copy.stream_trajectories("collect"))) == 1
         tables = alone.execute("SELECT name FROM sqlite_master WHERE name = 'trajectories'").fetchall()
         assert not tables or not alone.execute("SELECT * FROM trajectories").fetchall()
 

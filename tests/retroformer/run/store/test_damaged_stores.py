@@ -51,7 +51,7 @@ def test_readable_facts_of_a_damaged_store_are_saved(tmp_path: Path, seed: int) 
     assert 150 <= saved.trajectories <= 300
     with closing(Store(f"sqlite:///{saved.path}", "riddles")) as store:
         assert store.arm_counts()["collect"].attempts == saved.trajectories
-        attempts = store.trajectories("collect")
+        attempts = dict(store.stream_trajectories("collect"))
         assert all(attempt == attempt_at(task(key.task_id)) for key, attempt in attempts.items())
         assert store.arm_counts()["collect"].advice == saved.reflections
         assert store.usage("collect").calls == saved.trajectories + saved.reflections
@@ -95,7 +95,7 @@ def files_besides(path: Path) -> set[Path]:
 
 def require_whole_and_bound(store: Store, trajectories: int, reflections: int) -> None:
     assert store.arms() == ["collect"]
-    attempts = store.trajectories("collect")
+    attempts = dict(store.stream_trajectories("collect"))
     assert all(attempt == attempt_at(task(key.task_id)) for key, attempt in attempts.items())
     assert len(attempts) == trajectories
     advised = list(store.stream_reflections("collect"))

@@ -39,8 +39,8 @@ def test_a_stored_fact_is_read_back_unchanged(store: Store) -> None:
     store.add_reflection(RETRY, 0, reflection)
     assert store.trajectory(KEY) == trajectory
     assert store.reflection(RETRY) == reflection
-    assert store.trajectories("collect") == {KEY: trajectory}
-    assert [tuple(stored[:3]) for stored in store.reflections("collect")] == [(RETRY, 0, reflection)]
+    assert dict(store.stream_trajectories("collect")) == {KEY: trajectory}
+    assert [tuple(stored[:3]) for stored in store.stream_reflections("collect")] == [(RETRY, 0, reflection)]
 
 
 def test_a_key_without_a_fact_returns_none(store: Store) -> None:
@@ -53,10 +53,10 @@ def test_the_second_writer_of_a_key_changes_nothing_and_gets_the_stored_fact(sto
     first, second = attempt_at(rewards=(0.0,)), attempt_at(rewards=(1.0,))
     assert add_trajectory(store, KEY, first) == first
     assert add_trajectory(store, KEY, second) == first
-    assert store.trajectories("collect") == {KEY: first}
+    assert dict(store.stream_trajectories("collect")) == {KEY: first}
     assert store.add_reflection(RETRY, 0, advice("one")).text == "one"
     assert store.add_reflection(RETRY, 1, advice("two")).text == "one"
-    assert [(stored.previous_candidate, stored.reflection.text) for stored in store.reflections("collect")] == [
+    assert [(stored.previous_candidate, stored.reflection.text) for stored in store.stream_reflections("collect")] == [
         (0, "one")
     ]
 
@@ -98,7 +98,7 @@ def test_facts_come_in_the_order_of_their_keys(store: Store) -> None:
     keys = [Key(arm="collect", task_id=name, trial=trial) for name in ("a", "b") for trial in (0, 1, 2)]
     for key in reversed(keys):
         add_trajectory(store, key, attempt_at(task(key.task_id)))
-    assert list(store.trajectories("collect")) == keys
+    assert [key for key, _ in store.stream_trajectories("collect")] == keys
 
 
 def test_the_same_conditions_may_be_declared_again(store: Store) -> None:
@@ -136,7 +136,7 @@ def test_the_second_of_two_processes_with_different_conditions_is_refused(store:
     add_trajectory(store, KEY, attempt_at())
     with pytest.raises(ConfigError, match="seed=0, not 7"):
         other.add_reflection(RETRY, 0, advice("Say Paris."))
-    assert store.reflections("collect") == []
+    assert list(store.stream_reflections("collect")) == []
     other.close()
 
 
@@ -278,7 +278,7 @@ def test_facts_come_in_byte_order_in_any_locale_of_the_server(store: Store) -> N
     names = ["Zebra", "apple", "Öl", "äpfel", "B-2", "B 10", "b"]
     for name in names:
         add_trajectory(store, Key(arm="collect", task_id=name), attempt_at(task(name)))
-    assert [key.task_id for key in store.trajectories("collect")] == sorted(names)
+    assert [key.task_id for key, _ in store.stream_trajectories("collect")] == sorted(names)
     assert [row.task_id for row in store.attempt_rows("collect", sorted(names))] == sorted(names)
 
 
@@ -351,7 +351,7 @@ def test_sums_of_usage_are_no_facts_so_they_have_no_bound(store: Store) -> None:
     assert store.usage("collect").prompt_tokens == 3 * 10**10, "a fact has at most 10^10"
     assert store.usage_of_arms(lambda arm: True).dollars == 3e12
     store.check()
-    assert len(store.trajectories("collect")) == 3
+    assert len(list(store.stream_trajectories("collect"))) == 3
     with pytest.raises(ValidationError, match="less than or equal to 10000000000"):
         Usage(prompt_tokens=2**53)
 
