@@ -81,9 +81,10 @@ def pooled(name: str, runs: Sequence[dict[str, Any]]) -> ArmResult:
         wins = np.array([list(map(float, row)) for row in arm["solved_NT"]])
         returns = np.array(arm["return_NT"]) if arm["return_NT"] else wins
         usage = Usage.model_validate(arm["usage"])
-        return SeedResult(f"{name}/{run['name']}", wins, returns, wins, returns, arm["invalid"], usage)
+        finished = np.ones(wins.shape[1], bool)
+        return SeedResult(f"{name}/{run['name']}", wins, returns, finished, arm["invalid"], usage)
 
-    return ArmResult(name, tuple(map(seed, runs)), 0, runs[0]["arms"][name]["shares_first"])
+    return ArmResult(name, tuple(map(seed, runs)), runs[0]["arms"][name]["shares_first"])
 
 
 def costs(name: str, runs: Sequence[dict[str, Any]]) -> list[Cost]:

@@ -24,18 +24,17 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class SeedResult:
-    """Results of one training seed of an arm, or of an arm without training seeds."""
+    """Results of one training seed of an arm, or of an arm without training seeds, on all tasks or some of them."""
 
     stored: str
     """Name in the store, such as `eval/trained/ppo-1`."""
     solved_NT: Floats
-    """1 if task T is solved by trial N, else 0; shape (trials, tasks finished in every arm)."""
+    """1 if task T is solved by trial N, else 0, as from the first missing trial on; shape (trials, tasks)."""
     return_NT: Floats
-    """Return of the attempt that counts by trial N, the last or the one that solved the task; of the same shape."""
-    all_solved_NT: Floats
-    """Same as `solved_NT` over all tasks, shape (trials, tasks); 0 from the first missing trial on."""
-    all_return_NT: Floats
-    """Same as `return_NT` over all tasks, shape (trials, tasks); 0 from the first missing trial on."""
+    """Return of the attempt that counts by trial N, the last or the one that solved the task; 0 from the first missing
+    trial on; of the same shape."""
+    finished_T: Flags
+    """True for each task that was finished; always over all tasks."""
     invalid: int
     """Number of invalid attempts; the store has the cause of each."""
     usage: Usage
@@ -57,8 +56,6 @@ class ArmResult:
 
     name: str
     seeds: tuple[SeedResult, ...]
-    incomplete: int
-    """Number of tasks left unfinished in a seed of this arm."""
     shares_first: bool = True
     """False if its trial 0 is played under other conditions than that of the other arms."""
     last_counts: bool = False
@@ -71,6 +68,25 @@ class ArmResult:
     @property
     def pooled(self) -> bool:
         return len(self.seeds) > 1
+
+    @property
+    def finished_T(self) -> Flags:
+        """True for each of all tasks that every seed finished."""
+        finished_T: Flags = np.logical_and.reduce([seed.finished_T for seed in self.seeds])
+        return finished_T
+
+    @property
+    def incomplete(self) -> int:
+        """Number of all tasks that a seed left unfinished."""
+        return int((~self.finished_T).sum())
+
+    def on(self, chosen_T: Flags) -> "ArmResult":
+        """Return the results of an arm, which are on all tasks, on some of them."""
+        seeds = (
+            replace(seed, solved_NT=seed.solved_NT[:, chosen_T], return_NT=seed.return_NT[:, chosen_T])
+            for seed in self.seeds
+        )
+        return replace(self, seeds=tuple(seeds))
 
     @cached_property
     def solved_NT(self) -> Floats:
@@ -117,7 +133,7 @@ def arm_results(
     *,
     last_counts: bool = False,
 ) -> list[ArmResult]:
-    """Return the results of all arms on the tasks that every arm finished, to be compared task by task.
+    """Return the results of all arms on all tasks; an unfinished one counts as failed from its first missing trial on.
 
     `arms` has the names in the store of each arm, one for each training seed; `own` the other name of trial 0 of those
     that do not share the one of the name `shared`. With `last_counts` the last attempt at a task counts, even after one
@@ -126,23 +142,16 @@ def arm_results(
     firsts = {stored: (own or {}).get(stored, shared) for names in arms.values() for stored in names}
     columns = {task.id: column for column, task in enumerate(tasks)}
     rows = {first: list(store.attempt_rows(first)) for first in dict.fromkeys(firsts.values())}
-    attempts = {
-        stored: _Attempts.read(chain(rows[first], store.attempt_rows(stored)), columns, trials, last_counts)
-        for stored, first in firsts.items()
-    }
-    complete = {stored: arm_attempts.reached_NT[-1] for stored, arm_attempts in attempts.items()}
-    common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     counts, accounts = store.arm_counts(), store.accounts()
 
     def seed_result(stored: str) -> SeedResult:
-        read = attempts[stored]
-        solved_NT, return_NT, settled_NT = read.counted(read.solved_NT), read.counted(read.return_NT), read.settled_NT
+        made = chain(rows[firsts[stored]], store.attempt_rows(stored))
+        attempts = _Attempts.read(made, columns, trials, last_counts)
         return SeedResult(
             stored=stored,
-            solved_NT=solved_NT[:, common_T],
-            return_NT=return_NT[:, common_T],
-            all_solved_NT=np.where(settled_NT, solved_NT, 0.0),
-            all_return_NT=np.where(settled_NT, return_NT, 0.0),
+            solved_NT=attempts.counted(attempts.solved_NT),
+            return_NT=attempts.counted(attempts.return_NT),
+            finished_T=attempts.reached_NT[-1],
             invalid=counts[stored].invalid,
             usage=accounts.get(stored, Usage()),
             first_trial=firsts[stored],
@@ -152,7 +161,6 @@ def arm_results(
         ArmResult(
             name=arm,
             seeds=tuple(map(seed_result, names)),
-            incomplete=len(tasks) - int(np.logical_and.reduce([complete[stored] for stored in names]).sum()),
             shares_first=all(firsts[stored] == shared for stored in names),
             last_counts=last_counts,
         )
@@ -164,15 +172,6 @@ def first_trials(results: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
     """Return the arms that share each trial 0, by its name in the store."""
     names = dict.fromkeys(seed.first_trial for arm in results for seed in arm.seeds)
     return {name: [arm for arm in results if any(seed.first_trial == name for seed in arm.seeds)] for name in names}
-
-
-def count_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
-    """Return the same arms over all tasks; an unfinished task counts as failed from its first missing trial on."""
-
-    def all_tasks(seed: SeedResult) -> SeedResult:
-        return replace(seed, solved_NT=seed.all_solved_NT, return_NT=seed.all_return_NT)
-
-    return [replace(arm, seeds=tuple(map(all_tasks, arm.seeds))) for arm in results]
 
 
 def arms_and_seeds(results: Sequence[ArmResult]) -> Iterable[ArmResult | SeedResult]:
@@ -216,18 +215,16 @@ class _Attempts:
         made_NT = np.logical_and.accumulate(self.present_NT)
         return made_NT | np.logical_or.accumulate(made_NT & ~self.failed_NT)
 
-    @property
-    def settled_NT(self) -> Flags:
-        """True if this trial is reached, or no missing attempt can change the result."""
-        return self.reached_NT | self._won_NT
-
     def counted(self, values_NT: Floats) -> Floats:
-        """Return the value of the attempt that counts by each trial: the last, or the one that won the game."""
+        """Return the value of the attempt that counts by each trial: the last, or the one that won the game.
+
+        0 from the first missing trial on, unless the game is won.
+        """
         won_NT, counted_NT = self._won_NT, values_NT.copy()
         for trial in range(1, len(counted_NT)):
             counts_T = self.present_NT[trial] & ~won_NT[trial - 1]
             counted_NT[trial] = np.where(counts_T, values_NT[trial], counted_NT[trial - 1])
-        return counted_NT
+        return np.where(self.reached_NT | won_NT, counted_NT, 0.0)
 
     @property
     def _won_NT(self) -> Flags:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .results import ArmResult, Flags, Floats, count_unfinished
+from .results import ArmResult, Flags, Floats
 
 Groups = tuple[Floats, ...]
 """Values by task, (T), or by training seed and task, (S, T), whose means are added; each group has its own seeds."""
@@ -127,11 +127,12 @@ def plain_p(p_value: float) -> str:
 class Rates:
     """Results over the tasks that every arm finished, and over all tasks with unfinished ones counted as failures."""
 
-    finished: Sequence[ArmResult]
+    all_tasks: Sequence[ArmResult]
 
     @cached_property
-    def all_tasks(self) -> Sequence[ArmResult]:
-        return count_unfinished(self.finished)
+    def finished(self) -> Sequence[ArmResult]:
+        finished_T = np.logical_and.reduce([arm.finished_T for arm in self.all_tasks])
+        return [arm.on(finished_T) for arm in self.all_tasks]
 
     @property
     def finished_tasks(self) -> int:

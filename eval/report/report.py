@@ -24,7 +24,7 @@ from retroformer.run.arm_names import first_trial
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import open_store
 
-from ..measure.results import ArmResult, arm_results, count_unfinished
+from ..measure.results import ArmResult, arm_results
 from ..measure.statistics import Rates
 from ..play.evaluation import Evaluation, open_evaluations
 from ..play.order import play_arms
@@ -237,7 +237,6 @@ def _parts_table(kind: Kind, arms: Mapping[str, Sequence[ArmResult]], trials: in
 
 def over_repeats(experiment: Experiment, played: Results) -> doc.Chapter:
     """Return the mean and standard deviation over all repeats, unfinished tasks counted as failures."""
-    repeats = [count_unfinished(arms) for arms in played.values()]
 
     def mean(arms: Sequence[ArmResult], trial: int) -> doc.Cell:
         shares = [arm.share_solved(trial) for arm in arms]
@@ -246,7 +245,7 @@ def over_repeats(experiment: Experiment, played: Results) -> doc.Chapter:
     trials = range(experiment.loop.trials)
     rows: list[doc.Row] = [
         {"arm": arm, **{doc.trial_column(trial, "by trial"): mean(arms, trial) for trial in trials}}
-        for arm, *arms in zip(experiment.eval.arms, *repeats, strict=True)
+        for arm, *arms in zip(experiment.eval.arms, *played.values(), strict=True)
     ]
     caption = (
         f"Share of tasks solved, unfinished ones counted as failures: mean and standard deviation over {len(played)} "

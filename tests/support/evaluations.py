@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import yaml
 
-from eval.measure.results import ArmResult, SeedResult, arm_results
+from eval.measure.results import ArmResult, Floats, SeedResult, arm_results
 from eval.measure.statistics import Rates
 from eval.play.verify import VerifiedModel
 from eval.report.report import write_report
@@ -138,6 +138,11 @@ def evaluated(results: Sequence[ArmResult], **config: Any) -> ReportInput:
 
 def arm(name: str, *stored: str, last_counts: bool = False) -> ArmResult:
     """Return an arm of these training seeds, or of one of its own name, without results."""
-    nothing_NT = np.zeros((2, 0))
-    seeds = [SeedResult(each, *[nothing_NT] * 4, invalid=0, usage=Usage()) for each in stored or (f"eval/{name}",)]
-    return ArmResult(name, tuple(seeds), incomplete=0, last_counts=last_counts)
+    seeds = [finished_seed(each, np.zeros((2, 0))) for each in stored or (f"eval/{name}",)]
+    return ArmResult(name, tuple(seeds), last_counts=last_counts)
+
+
+def finished_seed(stored: str, solved_NT: Floats, return_NT: Floats | None = None) -> SeedResult:
+    """Return a seed that finished all tasks; its returns are 1 for a solved one, else 0, unless they are given."""
+    return_NT = solved_NT if return_NT is None else return_NT
+    return SeedResult(stored, solved_NT, return_NT, np.ones(solved_NT.shape[1], bool), invalid=0, usage=Usage())

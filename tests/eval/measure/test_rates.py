@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, Floats, SeedResult
+from eval.measure.results import ArmResult, Floats
 from eval.measure.statistics import bootstrap, comparison, difference, mean_over_seeds
-from retroformer.method.records import Usage
+from tests.support.evaluations import finished_seed
 
 FIRST, LAST = (0.0, 0.0, 1.0), (1.0, 0.0, 1.0)
 
@@ -19,8 +19,8 @@ def arm(name: str, *seeds: tuple[float, ...]) -> ArmResult:
     for number, solved in enumerate(seeds):
         first = solved if len(solved) != len(FIRST) else FIRST
         solved_NT = np.array([first, first, solved])
-        results.append(SeedResult(f"eval/{name}/{number}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage()))
-    return ArmResult(name, tuple(results), 0)
+        results.append(finished_seed(f"eval/{name}/{number}", solved_NT))
+    return ArmResult(name, tuple(results))
 
 
 def listed(first: ArmResult, second: ArmResult, trial: int = -1) -> Any:

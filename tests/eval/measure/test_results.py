@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, arm_results, count_unfinished
+from eval.measure.results import ArmResult, arm_results
+from eval.measure.statistics import Rates
 from retroformer.method.records import Key, Outcome
 from retroformer.run.arm_names import FIRST_TRIAL
 from retroformer.run.store import Store
@@ -50,7 +51,8 @@ def stored(*arms: str) -> dict[str, list[str]]:
 
 
 def outcomes(store: Store, *arms: str) -> dict[str, ArmResult]:
-    return {arm.name: arm for arm in arm_results(store, TASKS, stored(*arms), trials=3)}
+    """Return the results on the tasks that all these arms finished."""
+    return {arm.name: arm for arm in Rates(arm_results(store, TASKS, stored(*arms), trials=3)).finished}
 
 
 @pytest.mark.parametrize(("last_counts", "solved"), [(False, 1), (True, 0)])
@@ -107,7 +109,7 @@ def test_an_invalid_attempt_is_counted_and_is_no_return_of_0(store: Store) -> No
 def test_a_task_without_its_first_trial_is_unfinished_in_every_arm(store: Store) -> None:
     tell_all(store)
     made = arm_results(store, [*TASKS, task("never played")], stored("x"), trials=3)[0]
-    assert made.solved_NT.shape == (3, 4)
+    assert made.finished_T.tolist() == [True] * 4 + [False]
     assert made.incomplete == 1
 
 
@@ -122,7 +124,8 @@ def test_an_arm_of_several_training_seeds_is_their_mean_per_task(store: Store) -
     tell_all(store)
     for name in "bcd":
         tell(store, "eval/x/second", name, 1, 1.0)
-    pooled, y = arm_results(store, TASKS, {"x": ["eval/x", "eval/x/second"], "y": ["eval/y"]}, trials=3)
+    arms = {"x": ["eval/x", "eval/x/second"], "y": ["eval/y"]}
+    pooled, y = Rates(arm_results(store, TASKS, arms, trials=3)).finished
     assert (pooled.pooled, y.pooled) == (True, False)
     assert [seed.name for seed in pooled.seeds] == ["x", "x/second"]
     # On a, b and d, which y also finished: x solves b at trial 1 and never d, the second seed both at trial 1.
@@ -136,12 +139,12 @@ def test_a_task_that_one_training_seed_left_unfinished_counts_as_unfinished(stor
     (pooled,) = arm_results(store, TASKS, {"both": ["eval/x", "eval/y"]}, trials=3)
     assert pooled.incomplete == 1
     assert pooled.invalid == 1
-    assert pooled.solved_NT.shape == (3, 3)
+    assert pooled.finished_T.tolist() == [True, True, False, True]
 
 
 def test_an_unfinished_task_counts_as_failed_from_its_first_missing_trial_on(store: Store) -> None:
     tell_all(store)
-    x, y = count_unfinished(list(outcomes(store, "x", "y").values()))
+    x, y = arm_results(store, TASKS, stored("x", "y"), trials=3)
     assert x.return_NT.tolist() == [[1, 0, 0.25, 0.5], [1, 1, 0.5, 0.5], [1, 1, 1, 0.75]]
     assert y.return_NT.tolist() == [[1, 0, 0.25, 0.5], [1, 0, 0, 0], [1, 0, 0, 0]]
     assert y.solved_NT.tolist() == [[1, 0, 0, 0]] * 3
@@ -153,5 +156,5 @@ def test_a_missing_retry_cannot_undo_a_game_that_is_won(store: Store, last_count
     key = Key(arm=FIRST_TRIAL, task_id="a", trial=0)
     add_trajectory(store, key, made.model_copy(update={"judged": False}))
     add_invalid(store, Key(arm="eval/harsh", task_id="a", trial=1), "The school is closed.", PRICE)
-    (arm,) = count_unfinished(arm_results(store, [task("a")], stored("harsh"), trials=2, last_counts=last_counts))
+    (arm,) = arm_results(store, [task("a")], stored("harsh"), trials=2, last_counts=last_counts)
     assert (arm.solved_NT.tolist(), arm.incomplete) == ([[1], [solved]], 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.measure.results import ArmResult, arm_results, count_unfinished
+from eval.measure.results import ArmResult, arm_results
 from eval.measure.statistics import Rates
 from eval.report.report import write_parts, write_report
 from eval.report.report_input import ReportInput
@@ -104,8 +104,8 @@ def test_four_solved_of_eight_problems_with_four_unfinished_are_a_half() -> None
 def test_a_task_counts_as_unsolved_from_its_first_missing_trial_on_unless_it_was_solved_before() -> None:
     # Solved at once; retry missing; solved by a retry; second retry missing; solved, judged as failed, retry missing.
     attempts = {FIRST_TRIAL: ["+", ".", ".", ".", "n"], "eval/x": ["", "?", "+", ".?", "?"]}
-    (x,) = outcomes_of(["x"], 3, attempts)
-    (whole,) = count_unfinished([x])
+    (whole,) = outcomes_of(["x"], 3, attempts)
+    (x,) = Rates([whole]).finished
     assert x.solved_NT.tolist() == [[1, 0], [1, 1], [1, 1]]
     assert whole.solved_NT.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 0, 1, 0, 1]]
     assert whole.return_NT.tolist() == whole.solved_NT.tolist()
@@ -114,15 +114,15 @@ def test_a_task_counts_as_unsolved_from_its_first_missing_trial_on_unless_it_was
 
 def test_a_later_attempt_does_not_replace_a_missing_one() -> None:
     (x,) = outcomes_of(["x"], 3, {FIRST_TRIAL: [".", "."], "eval/x": ["?+", ".+"]})
-    assert x.seeds[0].all_solved_NT.tolist() == [[0, 0], [0, 0], [0, 1]]
+    assert x.solved_NT.tolist() == [[0, 0], [0, 0], [0, 1]]
 
 
 def test_a_task_finished_by_one_arm_counts_for_it_if_another_did_not_finish_it() -> None:
     attempts = {FIRST_TRIAL: [*"....+"], "eval/x": ["+", "+", "+", "?", ""], "eval/y": [".", "?", "+", "+", ""]}
     x, y = outcomes_of(["x", "y"], 2, attempts)
-    assert x.solved_NT.tolist() == [[0, 0, 1], [1, 1, 1]]
-    assert x.seeds[0].all_solved_NT.tolist() == [[0, 0, 0, 0, 1], [1, 1, 1, 0, 1]]
-    assert y.seeds[0].all_solved_NT.tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 1, 1]]
+    assert Rates([x, y]).finished[0].solved_NT.tolist() == [[0, 0, 1], [1, 1, 1]]
+    assert x.solved_NT.tolist() == [[0, 0, 0, 0, 1], [1, 1, 1, 0, 1]]
+    assert y.solved_NT.tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 1, 1]]
 
 
 def test_a_stored_invalid_attempt_counts_as_missing() -> None:
@@ -132,7 +132,7 @@ def test_a_stored_invalid_attempt_counts_as_missing() -> None:
     add_trajectory(store, Key(arm="eval/x", task_id="capital-01", trial=1), spoiled)
     (x,) = arm_results(store, [task("capital-00"), task("capital-01")], {"x": ["eval/x"]}, 2)
     store.close()
-    assert (x.solved_NT.tolist(), x.incomplete) == ([[0], [1]], 1)
+    assert (x.solved_NT.tolist(), x.finished_T.tolist()) == ([[0, 0], [1, 0]], [True, False])
 
 
 def test_training_seeds_count_their_own_unfinished_tasks() -> None:
@@ -243,12 +243,15 @@ def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
         "eval/shy/none": ["", ".", ".", "?"],
     }
     store = filled(experiment, attempts)
-    played = {
-        actor: arm_results(store, tasks_of(attempts), {f"{actor}/none": [f"eval/{actor}/none"]}, 2, first_trial(actor))
-        for actor in ("bold", "shy")
-    }
+    of_four, of_three = (
+        {
+            actor: arm_results(store, tasks, {f"{actor}/none": [f"eval/{actor}/none"]}, 2, first_trial(actor))
+            for actor in ("bold", "shy")
+        }
+        for tasks in (tasks_of(attempts), tasks_of(attempts)[:3])
+    )
     store.close()
-    write_parts(experiment, "actor", played)
+    write_parts(experiment, "actor", of_four)
     finished, counted = (
         Path("runs/riddles/eval/report.md")
         .read_text()
@@ -259,6 +262,5 @@ def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
     assert "| bold | none | 4 | 1 | 0.500 [0.000, 1.000] | 0.750 [0.250, 1.000] |" in counted
     assert "| shy | none | 3 | 1 | 0.333 [0.000, 1.000] | 0.333 [0.000, 1.000] |" in finished
     assert "| shy | none | 4 | 1 | 0.250 [0.000, 0.750] | 0.250 [0.000, 0.750] |" in counted
-    played = {actor: count_unfinished(arms) for actor, arms in played.items()}
-    write_parts(experiment, "actor", played)
+    write_parts(experiment, "actor", of_three)
     assert "counted as failures" not in Path("runs/riddles/eval/report.md").read_text()

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, SeedResult
+from eval.measure.results import ArmResult
 from eval.report.overoptimisation import gain_parts, gains
 from retroformer.agents.arms.model import ModelArm
 from retroformer.config.experiment import Experiment
-from retroformer.method.records import Usage
+from tests.support.evaluations import finished_seed
 from tests.support.markdown_tables import markdown, tables_in
 
 SCORES = [0.1, 0.5, 0.9, 1.1, 0.9, 1.3, 1.0, 1.2, 1.0, 1.2]
@@ -19,22 +19,8 @@ SCORES = [0.1, 0.5, 0.9, 1.1, 0.9, 1.3, 1.0, 1.2, 1.0, 1.2]
 
 def outcome(name: str, *seeds: int) -> ArmResult:
     """Return an arm whose seeds solve these numbers of ten tasks by trial 1, and none before."""
-    return ArmResult(
-        name,
-        tuple(
-            SeedResult(
-                stored=f"eval/{name}",
-                solved_NT=(solved := np.array([[0.0] * 10, [float(task < count) for task in range(10)]])),
-                return_NT=solved,
-                all_solved_NT=solved,
-                all_return_NT=solved,
-                invalid=0,
-                usage=Usage(),
-            )
-            for count in seeds
-        ),
-        incomplete=0,
-    )
+    solved_NT = (np.array([[0.0] * 10, [float(task < count) for task in range(10)]]) for count in seeds)
+    return ArmResult(name, tuple(finished_seed(f"eval/{name}", of_seed) for of_seed in solved_NT))
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from eval.measure.results import ArmResult, SeedResult
+from eval.measure.results import ArmResult
 from eval.measure.statistics import Rates
 from eval.report.solved import planned_results
 from retroformer.config.sections.eval import PlannedComparison
 from retroformer.environments import alfworld
-from retroformer.method.records import Task, Usage
+from retroformer.method.records import Task
 from retroformer.run.store import Store
+from tests.support.evaluations import finished_seed
 from tests.support.markdown_tables import markdown
 
 TASKS = 20
@@ -43,14 +44,9 @@ def result(
     arms = []
     for name, wins in wins_of.items():
         solved_NT = np.array([[float(task < won) for task in range(TASKS)] for won in wins])
-        return_NT = np.maximum(solved_NT, lost)
-        arms.append(
-            ArmResult(
-                name,
-                (SeedResult(f"eval/{name}", solved_NT, return_NT, solved_NT, return_NT, 0, Usage()),),
-                incomplete=int(name == unfinished),
-            )
-        )
+        seed = finished_seed(f"eval/{name}", solved_NT, np.maximum(solved_NT, lost))
+        seed.finished_T[-1] = name != unfinished
+        arms.append(ArmResult(name, (seed,)))
     comparison = PlannedComparison.model_validate({"first": "trained", "second": "rule"} | settings)
     row = markdown(*planned_results((comparison,), Rates(arms), store)).splitlines()[-1]
     _, _, _, _, wanted, difference, met, _ = map(str.strip, row.split("|"))
@@ -107,8 +103,8 @@ def test_tasks_of_one_cluster_are_also_resampled_together(store: Store) -> None:
     arms = []
     for name, last_T in {"trained": np.repeat([1.0, 1.0, 0.0, 0.0], 4), "rule": np.zeros(16)}.items():
         solved_NT = np.stack([np.zeros(16), last_T])
-        seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
-        arms.append(ArmResult(name, (seed,), incomplete=0))
+        seed = finished_seed(f"eval/{name}", solved_NT)
+        arms.append(ArmResult(name, (seed,)))
     comparison = PlannedComparison(first="trained", second="rule")
     clusters = [f"room {task // 4}" for task in range(16)]
     text = markdown(*planned_results((comparison,), Rates(arms), store, clusters))
@@ -122,8 +118,8 @@ def test_failures_of_arms_with_other_first_attempts_are_those_of_the_shared_one(
     arms = []
     for name, first_T in {"own": (1.0, 1.0, 1.0, 0.0), "rule": (1.0, 0.0, 0.0, 0.0)}.items():
         solved_NT = np.array([first_T, first_T])
-        seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
-        arms.append(ArmResult(name, (seed,), incomplete=0, shares_first=name == "rule"))
+        seed = finished_seed(f"eval/{name}", solved_NT)
+        arms.append(ArmResult(name, (seed,), shares_first=name == "rule"))
     comparison = PlannedComparison(first="own", second="rule")
     row = markdown(*planned_results((comparison,), Rates(arms), store)).splitlines()[-1].strip("| ").split(" | ")
     assert row[2] == "3 tasks that failed at trial 0 of rule, by the last trial"
@@ -147,8 +143,8 @@ def test_games_with_one_goal_in_one_room_are_one_cluster_and_generated_ones_have
 
 def test_fewer_than_two_clusters_have_no_interval(store: Store) -> None:
     solved_NT = np.array([[0.0] * 3, [1.0] * 3])
-    seed = SeedResult("eval/trained", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
-    arms = [ArmResult(name, (seed,), incomplete=0) for name in ("trained", "rule")]
+    seed = finished_seed("eval/trained", solved_NT)
+    arms = [ArmResult(name, (seed,)) for name in ("trained", "rule")]
     comparison = PlannedComparison(first="trained", second="rule")
     text = markdown(*planned_results((comparison,), Rates(arms), store, ["a room"] * 3))
     assert text.splitlines()[-1].strip("| ").split(" | ")[-1] == "-"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from eval.measure.results import ArmResult, SeedResult
+from eval.measure.results import ArmResult
 from eval.report.solved import return_differences, solved_of_failed
-from retroformer.method.records import Usage
+from tests.support.evaluations import finished_seed
 from tests.support.markdown_tables import markdown, tables_in
 
 FAILED, SOLVED = (1, 0, 0, 0, 0), (1, 1, 0, 0, 0)
@@ -17,8 +17,8 @@ def arm(name: str, *seeds: tuple[int, ...]) -> ArmResult:
     results = []
     for number, solved in enumerate(seeds):
         solved_NT = np.array([FAILED, SOLVED, solved], dtype=float)
-        results.append(SeedResult(f"eval/{name}/{number}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage()))
-    return ArmResult(name, tuple(results), 0)
+        results.append(finished_seed(f"eval/{name}/{number}", solved_NT))
+    return ArmResult(name, tuple(results))
 
 
 def test_failures_are_those_of_the_trial_0_that_arms_share_whichever_arm_comes_first() -> None:
@@ -36,7 +36,7 @@ def test_failures_are_those_of_the_trial_0_that_arms_share_whichever_arm_comes_f
 def graded(name: str, *returns: float) -> ArmResult:
     """Return an arm with these returns after the last of two trials, none of which solves a task."""
     solved_NT, return_NT = np.zeros((2, len(returns))), np.array([[0.0] * len(returns), returns])
-    return ArmResult(name, (SeedResult(f"eval/{name}", solved_NT, return_NT, solved_NT, return_NT, 0, Usage()),), 0)
+    return ArmResult(name, (finished_seed(f"eval/{name}", solved_NT, return_NT),))
 
 
 def test_graded_returns_are_compared_with_a_test_of_their_own() -> None:

@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, SeedResult
+from eval.measure.results import ArmResult
 from eval.report.solved import last_trial, stopping, stopping_rules
-from retroformer.method.records import Usage
-from tests.support.evaluations import evaluated
+from tests.support.evaluations import evaluated, finished_seed
 from tests.support.markdown_tables import markdown
 
 
 def arm(name: str, *solved: int) -> ArmResult:
     """Return an arm that has solved these numbers of ten tasks by each trial."""
     solved_NT = np.array([[float(task < count) for task in range(10)] for count in solved])
-    seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, invalid=0, usage=Usage())
-    return ArmResult(name, (seed,), incomplete=0)
+    return ArmResult(name, (finished_seed(f"eval/{name}", solved_NT),))
 
 
 @pytest.mark.parametrize(
