@@ -26,6 +26,7 @@ from retroformer.errors import ConfigError, ServiceError
 from retroformer.run.store import open_whole_store
 
 from .measure.results import arm_results
+from .measure.statistics import Rates
 from .report.files import read_report
 
 
@@ -138,4 +139,4 @@ def _shares(experiment: Experiment, config: Path, overrides: Sequence[str], name
         arms = {name: stored_names[name] for name in names}
         last_counts = development.evaluator.last_counts
         results = arm_results(store, tasks, arms, development.loop.trials, last_counts=last_counts)
-    return {result.name: float(result.solved_NT[-1].mean()) for result in results}
+    return {result.name: float(result.solved_NT[-1].mean()) for result in Rates(results).finished}
