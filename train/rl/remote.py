@@ -265,7 +265,7 @@ async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int)
             f"{min(choice.token_ids)} to {max(choice.token_ids)} for a vocabulary of {vocabulary}: see that it serves "
             "train.base_model."
         )
-    if len(drawn) < most and choice.token_ids[-1:] != request["stop_token_ids"]:
+    if len(drawn) < most and not {*choice.token_ids[-1:]} & {*request["stop_token_ids"]}:
         raise EndpointFailure(
             f"The server at {server.base_url} ended a response after {len(drawn)} of {most} tokens, and "
             "not with the end of a turn: see that its longest text is train.max_length."

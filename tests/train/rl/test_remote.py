@@ -28,7 +28,7 @@ from train.base import load_base
 from train.rl.policy import SharedBase
 from train.rl.ppo import make_optimizer, ppo
 from train.rl.remote import RemoteSampler, responder
-from train.rl.sampling import Responses, respond
+from train.rl.sampling import Responses, SamplingSettings, respond
 from train.rl.stage import train_by_grpo, train_by_ppo
 from train.shared_prompt.packed import Group, pack
 from train.stage import Stage, make_stage
@@ -189,12 +189,12 @@ def completion(tokens: list[int], log_probs: list[float]) -> dict[str, Any]:
     return {"choices": [{"token_ids": tokens, "logprobs": {"token_logprobs": log_probs}}]}
 
 
-def drawing_at(url: str, base: Path, workplace: Path) -> Callable[[], Responses]:
+def drawing_at(url: str, base: Path, workplace: Path, draw: SamplingSettings = DRAW) -> Callable[[], Responses]:
     """Sample a response of at most four tokens from a server, with any distance tolerated."""
     train, sft, reward = adapters(workplace, base)
     model = SharedBase(load_base(train), sft, reward)
     server = RemoteSampler(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=99)
-    return lambda: server(model, [[1, 10]], DRAW)
+    return lambda: server(model, [[1, 10]], draw)
 
 
 def models(url: str) -> list[str]:
@@ -427,6 +427,14 @@ def test_an_incomplete_response_is_refused(tiny_base: Path, workplace: Path, ans
         ask = drawing_at(address, tiny_base, workplace)
         with pytest.raises(EndpointFailure, match=said):
             ask()
+
+
+@pytest.mark.parametrize("end", [END, 7])
+def test_each_end_of_a_turn_ends_a_response(tiny_base: Path, workplace: Path, end: int) -> None:
+    with answering(says(completion([5, 6, end], [-1.0, -2.0, -3.0]))) as address:
+        responses = drawing_at(address, tiny_base, workplace, DRAW._replace(ends=(END, 7)))()
+    assert responses.tokens == [[5, 6, end]]
+    assert responses.ended_B.tolist() == [True]
 
 
 def test_a_failed_request_is_repeated(tiny_base: Path, workplace: Path) -> None:
