@@ -61,7 +61,7 @@ from ..losses import k3, masked_mean
 from ..stage import Stage
 from .policy import SharedBase
 from .rewards import truncated_weights
-from .sampling import Respond, Responses, SamplingSettings, ended_responses, padded, policy_log_probs, respond
+from .sampling import NO_TOKEN, Respond, Responses, SamplingSettings, ended_responses, padded, policy_log_probs, respond
 
 TIMEOUT_SECONDS = 600.0
 """Time limit of a response, its wait behind the others of its update included."""
@@ -113,7 +113,7 @@ class RemoteSampler:
         """
         # One process asks the server, and sends the responses to the others.
         (drawn,) = processes.each([prompts], lambda all_prompts: self._drawn(model, all_prompts, draw))
-        response_BT = padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
+        response_BT = padded([[token for token, _ in response] for response in drawn], NO_TOKEN, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         server_log_probs_BT = padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
         mask_BT, server_log_probs_BT = responses.mask_BT, server_log_probs_BT * responses.mask_BT

@@ -15,7 +15,7 @@ from ..data.samples import RatedGroup, RatedResponse
 from ..integrity import require_finite_scores
 from ..losses import masked_mean
 from .policy import SharedBase
-from .sampling import Responses, SamplingSettings, blocks, ended_responses, padded, policy_log_probs
+from .sampling import NO_TOKEN, Responses, SamplingSettings, blocks, ended_responses, padded, policy_log_probs
 
 MAX_WEIGHT = 2.0
 """Largest importance weight of a token."""
@@ -121,7 +121,7 @@ class StoredGroups:
         """Return reflections on these prompts, each of which is there `size` times in succession."""
         stored = [response for ids in prompts[:: self._size] for response in self._chosen(self._groups[tuple(ids)])]
         self._given = stored
-        response_BT = padded([[token.id for token in response.drawn] for response in stored], draw.pad_id, model.device)
+        response_BT = padded([[token.id for token in response.drawn] for response in stored], NO_TOKEN, model.device)
         sampler_BT = padded([[token.log_prob for token in response.drawn] for response in stored], 0.0, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         mask_BT = responses.mask_BT

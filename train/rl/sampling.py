@@ -21,6 +21,9 @@ from .. import processes
 from ..shared_prompt.packed import Group, Packed, consecutive, divided, micro_batches, pack
 from .policy import SharedBase, is_end
 
+NO_TOKEN = -1
+"""What follows a response that another process sampled. It is no token: such a response may be short without an end."""
+
 
 class Responses(NamedTuple):
     """Responses to B prompts, padded on the right to T."""
@@ -186,9 +189,9 @@ def respond(model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSetti
 
 
 def ended_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: SamplingSettings) -> Responses:
-    """Replace what follows the end of a turn by padding."""
+    """Replace what follows the end of a turn, and every NO_TOKEN, by padding."""
     is_end_BT = is_end(response_BT, draw.ends)
-    mask_BT = (is_end_BT.cumsum(dim=1) - is_end_BT.long()) == 0
+    mask_BT = ((is_end_BT.cumsum(dim=1) - is_end_BT.long()) == 0) & (response_BT != NO_TOKEN)
     return Responses(prompts, response_BT.where(mask_BT, draw.pad_id), mask_BT.float(), ended_B=is_end_BT.any(dim=1))
 
 

@@ -63,6 +63,19 @@ def test_reflections_of_the_policy_itself_weigh_one_and_others_by_the_ratio(tiny
     assert float(ratios_BT.max()) > 1.0
 
 
+def test_what_follows_a_stop_string_is_not_trained_on(tiny_base: Path, tmp_path: Path) -> None:
+    model = fresh_model(tmp_path, tiny_base)
+    stopped, ended = (
+        RatedResponse(tuple(DrawnToken(token, -2.0) for token in tokens), rating)
+        for tokens, rating in (([40, 41], 1.0), ([50, 51, 52, 53, END], 0.0))
+    )
+    stored = StoredGroups([RatedGroup(prompt("x"), (stopped, ended))], PROMPTS[:1], 2)
+    responses = stored.respond(model, [PROMPTS[0]] * 2, DRAW)
+    assert sorted(responses.tokens) == [[40, 41], [50, 51, 52, 53, END]]
+    assert sorted(responses.ended_B.tolist()) == [False, True]
+    assert int(responses.response_BT.min()) >= 0
+
+
 def test_a_group_that_is_too_small_is_filled_without_ratings(tiny_base: Path, tmp_path: Path) -> None:
     model = fresh_model(tmp_path, tiny_base)
     _, groups = sampled(model, count=2)
