@@ -23,6 +23,7 @@ from torch import Tensor
 
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.train import Train
+from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.models.adapter_weights import require_fit
 from retroformer.models.embedded import base_model_folder
@@ -38,6 +39,7 @@ from ..data import inputs
 from ..data.samples import AdviceText, samples
 from ..model_card import CARD, merged_card
 from ..stage import replacing
+from ..stage_kinds import STAGES
 
 FACTS = "merge.json"
 GENERATION = "generation_config.json"
@@ -139,7 +141,7 @@ def summary(folder: Path) -> str:
 def texts_of(experiment: Experiment, name: str) -> list[list[int]]:
     """Tokenise up to `TEXTS` texts (prompt and answer) of the kind the stage is for. Raises MissingInput."""
     tokenizer = load_tokenizer(experiment.train)
-    if name == "actor":
+    if STAGES[name].trains_actor and extras(experiment.environment).demonstrations:
         from ..actor import labelled_text, scripted_play
 
         return [labelled_text(tokenizer, played).input_ids for played in scripted_play(experiment, TEXTS)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.config.experiment import Experiment
+from retroformer.config.experiment import STORE_FILE, Experiment
 from retroformer.config.file import load
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.models.embedded import base_model_folder
@@ -60,6 +60,16 @@ def test_merged_weights_name_all_ends_of_a_turn(tiny_base: Path, workplace: Path
     merged = merge(load(trained(workplace, base)), "sft")
     written = json.loads((merged / "generation_config.json").read_text())
     assert written == {"eos_token_id": [2, 1, 9], "top_k": 7}
+
+
+@pytest.mark.parametrize("stage", ["actor", "sac"])
+def test_an_actor_is_compared_on_scripted_play_since_its_run_may_have_no_reflections(
+    tiny_base: Path, workplace: Path, stage: str
+) -> None:
+    experiment = load(trained(workplace, tiny_base, stage))
+    (experiment.folder / STORE_FILE).unlink()
+    facts = json.loads((merge(experiment, stage) / "merge.json").read_text())
+    assert facts["agreement"]["texts"] == 8
 
 
 def test_merged_weights_are_kept_until_the_adapter_changes(tiny_base: Path, workplace: Path) -> None:
