@@ -6,15 +6,9 @@ start and the reference; writes a LoRA adapter to runs/NAME/grpo. A reward is th
 change of the frozen actor's return when it retries with the reflection (Reflect, Retry, Reward: Bensal et al. 2025;
 there 1 for a retry that succeeds and 0 otherwise). Or the reflections and their ratings are *stored* ones.
 
-The loop is our own; it shares sampling and the base model with PPO. trl's trainer (1.16) is not used because
-
-1. it keeps a batch of responses in memory only. After a kill between two passes over a batch it would sample new
-   responses from a changed policy: the result would differ, and live rollouts would be paid for twice;
-2. with a 4-bit base it rounds the policy to bf16 but not the reference, so they differ before the first step;
-3. the reward model would need a second base in memory, or a function that switches the adapters of the trained model.
-
-In all other respects it is equivalent: it accepts missing rewards, trains on the sampled tokens, and has the same
-advantages, loss and KL estimator.
+The loop is our own and shares sampling and the base model with PPO (departure 45). TRL's trainer keeps a batch in
+memory only, so a killed run would pay for live rollouts twice; with a 4-bit base it rounds the policy to bf16 but not
+the reference, so they differ before the first step.
 
 Additions to DeepSeekMath:
 

@@ -2,33 +2,19 @@
 
 In each update:
 
-1. The policy's adapter is saved and loaded into the server (`/v1/load_lora_adapter`) under a new name, so that nothing
-   that the server caches by name, weights or prompt prefixes, can belong to an earlier policy.
-2. Each prompt is sent as token ids with its own seed, and the response comes back as token ids, so that no text is
-   tokenised twice. Temperature 1 and all other sampling settings are sent explicitly, since a server may take other
-   defaults from the model's generation_config.json.
-3. Two checks detect wrong weights; if one fails, the stage ends.
+1. The policy's adapter is saved, and loaded into each server under a new name, so that nothing that a server caches by
+   name, weights or prompt prefixes, can belong to an earlier policy.
+2. Several new connections to each address give the likeliest next tokens: an address may hide servers that have not
+   loaded the adapter.
+3. Prompts are sent, and responses come back, as token ids: no text is tokenised twice. Each prompt has its own seed.
+4. Two checks end the stage at wrong weights. `retroformer serve` returns the sha256 of the adapter's files that it has
+   read; vLLM returns none. And the server's log-probabilities of the sampled tokens must be close to the policy's,
+   see `TOLERANCE`. So with vLLM, only the new name prevents small changes from being sampled with stale weights.
+5. The adapter is unloaded.
 
-   - **Files, exact.** `retroformer serve` returns the sha256 of the adapter's files, taken before it reads them; it
-     must equal the hash at saving. This detects files of an earlier policy, but no later fault: another base, another
-     dtype, an error in the server. vLLM returns no hash, so this check does not apply to it.
-   - **Distribution, approximate.** The server's log-probabilities of the sampled tokens are compared with the policy's,
-     which costs a forward pass; their mean distance must not exceed `TOLERANCE`. This detects another base
-     or quantisation, or an ignored adapter, if the effect exceeds the tolerance. Smaller faults pass: rounding in
-     bfloat16 gives 0.03 to 0.05 nats, and a policy that is some updates old may differ by only 0.1.
-
-   So with vLLM, only the new name of each update prevents small changes from being sampled with stale weights.
-4. The adapter is unloaded.
-
-With several servers (`generation.replicas`), each loads the adapter. A balancing address may hide others, of which only
-one has loaded it (in vLLM, one data-parallel replica). So the likeliest next tokens are asked for over several new
-connections first: a server that does not have the name refuses, and one that disagrees ends the stage.
-
-A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
-ends. A server with other quantised weights than those that are trained is refused. Training uses the policy's own
-log-probabilities of the sampled tokens. Where the server's differ, within the tolerance, the loss of a token is
-weighted by `train.rl.rewards` (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training,
-2025).
+Training uses the policy's own log-probabilities of the sampled tokens. Where the server's differ, within the tolerance,
+the loss of a token is weighted by `train.rl.rewards` (Yao et al., Your Efficient RL Framework Secretly Brings You
+Off-Policy RL Training, 2025).
 
 Seeds depend only on the run's seed and the update. So a resumed run repeats an unbroken one if the server's answer to a
 request does not depend on its other work: `retroformer serve` in float32 on a CPU guarantees that, vLLM with
@@ -73,7 +59,8 @@ SAMPLING_REQUEST = {
     "logprobs": 0,
     "return_token_ids": True,
 }
-"""Sampling settings of every request. Only the end-of-turn token ends a response, as in training."""
+"""Sampling settings of every request, since a server may take other defaults from the model's generation_config.json.
+Only the end of a turn ends a response, as in training."""
 
 
 def responder(stage: Stage) -> Respond:

@@ -2,29 +2,7 @@
 
 It has no reflector and no advice: the adapter that it trains is the actor's own. The loop plays a training task with
 the current policy, adds the steps to a replay buffer, and updates two critics and the actor on batches of that buffer.
-
-The paper gives the rank of LoRA (4), gamma .99, polyak .995, the learning rate .01, alpha .2, the batch size 8, and
-says that the mean of the embeddings of the generated text, of 768 dimensions, represents an action. Departures from it
-(docs/results/sac.md has the reasons for other numbers):
-
-1. The algorithm is SAC for discrete actions (Christodoulou, 2019). The gradient of the continuous algorithm passes
-   through a sampled action, and cannot pass through sampled text.
-2. The actions are those that the environment lists as possible now, so it must list them; in WebShop, where a query
-   may be any text, the only search is for the request itself. The policy is the softmax of their log-likelihoods under
-   the actor given the prompt of the state. Only the sampling of experience draws an action; targets and policy loss
-   are exact sums over all actions.
-3. An action is embedded as the mean of the hidden states of its text, and a state as the last hidden state of its
-   prompt, both in the base model's size (576 for SmolLM2-135M) and by the actor as it was before training.
-4. The critics are two perceptrons with two hidden layers of 256 units on these two embeddings. They share the actor's
-   learning rate, .001. The entropy coefficient is .02, fixed, not tuned; polyak is .95.
-5. The end of an attempt is terminal, whatever ended it: the agent has `loop.actions` actions, and its prompt shows how
-   many it has used.
-6. Updates are made between episodes, one for every ten steps, as soon as the buffer holds a batch. The buffer keeps
-   all steps of the run.
-7. Gradients are clipped to norm 1, those of the actor and of the critics apart.
-8. The actor may start from an adapter that was trained to play, since a small base model alone hardly ever succeeds.
-9. In an evaluation the server chooses token by token among the possible actions, which need not give the action with
-   the highest likelihood; `same_as_served` in the history says how often it does.
+What differs from the paper, and why, is in docs/departures.md (26 to 30) and docs/results/sac.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
