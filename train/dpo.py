@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from retroformer.method.records import PreferencePair
 from retroformer.models.loading import load_adapter
@@ -21,10 +20,10 @@ from . import processes
 from .adapter import Adapter
 from .base import keep_trainables_in_fp32, load_base, load_tokenizer, switch_dropout_off, switched_to
 from .group_trainer import GroupReader, make_trainer
-from .losses import BETA, divergence, implicit_rewards, preference_loss
+from .losses import BETA, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.packed import Group, Groups, Packed, pack
-from .shared_prompt.reading import TOKEN_CHUNK, VOCABULARY_CHUNK, predicting, response_readings
+from .shared_prompt.reading import response_readings
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -98,47 +97,20 @@ def response_sums(reader: GroupReader, group: Group) -> Tensor:
     return pack([group]).sums(*reader.measured([group]))
 
 
-@torch.no_grad()
 def measure(reader: GroupReader, groups: Sequence[Group], name: str) -> dict[str, float]:
-    """Return accuracy, loss and margin of the implicit rewards, and the KL from the SFT policy; {} without pairs.
-
-    The KL is exact at each token, but measured along the recorded responses, not along samples of the policy.
-    """
+    """Return accuracy, loss, margin and means of the implicit rewards; {} without pairs."""
     if not groups:
         return {}
-    reader.model.eval()
-    rewards, divergences = list[Tensor](), list[Tensor]()
-    for row in (row for group in groups for row in reader.rows(group)):
-        packed = pack([row]).to(reader.model.device)
-        states = [_states(reader, packed, adapter) for adapter in (POLICY, REFERENCE)]
-        parts: list[tuple[Tensor, ...]] = []
-        for part_C in torch.split(torch.arange(len(packed.token_N), device=packed.token_N.device), TOKEN_CHUNK):
-            distributions = [_log_probs(states_NH[part_C], reader.model) for states_NH in states]
-            token_C1 = packed.token_N[part_C, None]
-            chosen = (log_probs_CV.gather(1, token_C1)[:, 0] for log_probs_CV in distributions)
-            parts.append((*chosen, divergence(*distributions)))
-        policy_N, reference_N, divergence_N = (torch.cat(column) for column in zip(*parts, strict=True))
-        rewards.append(implicit_rewards(packed.sums(policy_N), packed.sums(reference_N), BETA).cpu())
-        divergences.append(divergence_N.cpu())
-    chosen_P, rejected_P = in_pairs(torch.cat(rewards), groups)
+
+    def sums(adapter: str) -> Tensor:
+        with switched_to(reader.model, adapter):
+            return torch.cat([response_sums(reader, group) for group in groups])
+
+    chosen_P, rejected_P = in_pairs(implicit_rewards(sums(POLICY), sums(REFERENCE), BETA), groups)
     return {
         f"{name}_accuracy": (chosen_P > rejected_P).float().mean().item(),
         f"{name}_loss": preference_loss(chosen_P, rejected_P).mean().item(),
         f"{name}_margin": (chosen_P - rejected_P).mean().item(),
         f"{name}_chosen_reward": chosen_P.mean().item(),
         f"{name}_rejected_reward": rejected_P.mean().item(),
-        f"{name}_kl_per_token": torch.cat(divergences).mean().item(),
     }
-
-
-def _states(reader: GroupReader, packed: Packed, adapter: str) -> Tensor:
-    """Return the hidden states that predict the tokens of all responses with this adapter, (N, H)."""
-    with switched_to(reader.model, adapter):
-        return predicting(reader.hidden(packed), packed)
-
-
-def _log_probs(states_CH: Tensor, model: Any) -> Tensor:
-    """Return the log-probabilities of the whole vocabulary; a part of the head at a time is in fp32, (C, V)."""
-    weight_VH = model.get_base_model().get_output_embeddings().weight
-    parts = [linear(states_CH, weight_WH.float()) for weight_WH in torch.split(weight_VH, VOCABULARY_CHUNK)]
-    return torch.cat(parts, dim=1).log_softmax(dim=-1)

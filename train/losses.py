@@ -134,11 +134,6 @@ def implicit_rewards(log_probs_B: Tensor, reference_log_probs_B: Tensor, beta: f
     return beta * (log_probs_B - reference_log_probs_B)
 
 
-def divergence(log_probs_NV: Tensor, reference_log_probs_NV: Tensor) -> Tensor:
-    """Return KL(pi || pi_SFT) at each of N tokens, exact over the vocabulary V, (N,)."""
-    return (log_probs_NV.exp() * (log_probs_NV - reference_log_probs_NV)).sum(dim=-1)
-
-
 def soft_values(q_BA: Tensor, log_policy_BA: Tensor, alpha: float) -> Tensor:
     """Return V(s) = sum_a pi(a|s) (Q(s,a) - alpha log pi(a|s)) (SAC eq. 10), (B,).
 

@@ -15,7 +15,6 @@ from retroformer.method.records import PreferencePair
 from retroformer.models.loading import load_adapter
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
-from train import dpo
 from train.__main__ import main
 from train.adapter import require_adapter
 from train.base import add_fresh_adapter, load_base, load_tokenizer, switched_to
@@ -118,20 +117,6 @@ def test_policy_and_reference_are_read_with_the_same_attention(tiny_base: Path, 
     assert before == trunk_of(trainer.model).config._attn_implementation == SPLIT
 
 
-def test_measurements_hold_the_vocabulary_of_some_tokens_only(
-    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = tiny_experiment(workplace, tiny_base, dpo=QUICK)
-    pairs = two_pairs(experiment)
-    trainer, groups = trainer_of(experiment, sft_adapter(workplace, experiment), pairs), groups_of(pairs)
-    disturb(trainer.model, ".default.")
-    whole = dpo.measure(trainer.reader, groups, "train")
-    assert whole["train_kl_per_token"] > 0
-    for name in ("TOKEN_CHUNK", "VOCABULARY_CHUNK"):
-        monkeypatch.setattr(dpo, name, 7)
-    assert dpo.measure(trainer.reader, groups, "train") == pytest.approx(whole, rel=1e-4, abs=1e-5)
-
-
 def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace: Path) -> None:
     experiment = tiny_experiment(workplace, tiny_base)
     sft, pairs = sft_adapter(workplace, experiment), two_pairs(experiment)
@@ -163,7 +148,6 @@ def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base
     assert metrics["held_out_margin"] == pytest.approx(
         metrics["held_out_chosen_reward"] - metrics["held_out_rejected_reward"], abs=1e-5
     )
-    assert metrics["train_kl_per_token"] > 0
     assert {path.name for path in stage.folder.iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",

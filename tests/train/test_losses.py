@@ -8,7 +8,6 @@ import torch
 from train.losses import (
     clipped_policy_loss,
     clipped_value_loss,
-    divergence,
     generalized_advantages,
     implicit_rewards,
     k1,
@@ -105,14 +104,6 @@ def test_direct_preference_optimisation_is_bradley_terry_on_log_ratios() -> None
     torch.testing.assert_close(preference_loss(chosen_B, rejected_B), torch.tensor([loss]))
     # In the wrong order the loss is larger by the difference: -log sigmoid(-x) = x - log sigmoid(x).
     torch.testing.assert_close(preference_loss(rejected_B, chosen_B), torch.tensor([loss + 0.5 * (1 + math.log(2))]))
-
-
-def test_divergence_is_summed_over_the_vocabulary() -> None:
-    # 1/2 log(1/2 : 1/4) + 1/2 log(1/2 : 3/4), and 0 where both agree.
-    log_probs_NV = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
-    reference_NV = torch.tensor([[0.25, 0.75], [0.9, 0.1]]).log()
-    expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
-    torch.testing.assert_close(divergence(log_probs_NV, reference_NV), torch.tensor([expected, 0.0]))
 
 
 def test_a_soft_value_is_the_mean_value_plus_alpha_times_the_entropy() -> None:
