@@ -13,6 +13,7 @@ from benchmarks.training_laps import Laps, Ready, StepLaps
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
 from train.dpo import REFERENCE, response_sums
+from train.loop import make_optimizer
 from train.plan.rehearsal import supervised_trainer
 from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
@@ -74,7 +75,7 @@ def _reference_seconds(trainer: Any, groups: Groups, failures: int) -> float:
 
 def _ppo(work: StageWork) -> Ready:
     model, draw = _on_policy(work, work.folder / REWARD)
-    optimizer, settings = ppo.make_optimizer(model, work.settings), work.settings
+    optimizer, settings = make_optimizer(model, work.settings), work.settings
 
     def updates(laps: Laps) -> Iterator[object]:
         return ppo.ppo(model, optimizer, work.prompts, settings, draw, answer=laps.timed("sampling", respond))
@@ -84,7 +85,7 @@ def _ppo(work: StageWork) -> Ready:
 
 def _grpo(work: StageWork) -> Ready:
     model, draw = _on_policy(work, None)
-    optimizer, settings = grpo.make_optimizer(model, work.settings), work.settings
+    optimizer, settings = make_optimizer(model, work.settings), work.settings
 
     def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         return torch.tensor([share_of_even_tokens(tokens) for tokens in responses.tokens])

@@ -114,7 +114,7 @@ def dpo(experiment: Experiment) -> str:
 
 def grpo(config: Config) -> str:
     """Optimise the policy against the reward model, the returns of real retries, or stored ratings."""
-    from .rl.stage import train_by_grpo, train_on_stored_groups
+    from .rl.stage import train_by_grpo
 
     experiment, source = config.experiment, config.experiment.train.grpo.reward
     if source == "live":
@@ -129,13 +129,13 @@ def grpo(config: Config) -> str:
         return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
     if source == "stored":
         groups = inputs.groups(experiment)
-        adapters = {"sft": _policy(experiment, "grpo")}
+        prompts, adapters = [group.prompt for group in groups], {"sft": _policy(experiment, "grpo")}
         stage = _on_ratings("grpo", experiment, ([_turns(prompt), *rated] for prompt, rated in groups), adapters)
-        return run(stage, lambda: train_on_stored_groups(stage, groups, adapters))
+        return run(stage, lambda: train_by_grpo(stage, prompts, adapters, groups=groups))
     prompts = inputs.prompts(experiment)
     adapters = {"sft": _policy(experiment, "grpo"), "reward": _newest(experiment, "reward")}
     stage = _on_ratings("grpo", experiment, map(_turns, prompts), adapters, recent=True)
-    return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
+    return run(stage, lambda: train_by_grpo(stage, prompts, adapters))
 
 
 def sac(experiment: Experiment) -> str:

@@ -20,6 +20,7 @@ from benchmarks.gpu.report import Row
 from retroformer.config.experiment import Experiment
 from train.base import load_base, trainable
 from train.data.samples import Sample, SamplePair
+from train.loop import make_optimizer
 from train.plan.rehearsal import fresh_adapter, supervised_trainer
 from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
@@ -99,7 +100,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path, *, dense: bool) 
     torch.manual_seed(0)
     responses = respond(model, [ids for ids in ([5, 9, 30], [6, 9, 31]) for _ in range(4)], draw)
     settings, group = experiment.train.ppo, experiment.train.grpo.model_copy(update={"group": 4, "kl": 0.04})
-    optimizer = ppo.make_optimizer(model, settings)
+    optimizer = make_optimizer(model, settings)
     if name == "ppo":
         batch = ppo.evaluate(model, responses, settings, draw, UNSCALED)
     else:

@@ -25,6 +25,7 @@ from ..data.samples import Sample, SamplePair
 from ..dpo import dpo_trainer
 from ..group_trainer import make_trainer
 from ..imitation import Imitation, adapted
+from ..loop import make_optimizer
 from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
 from ..rl.policy import SharedBase
@@ -104,9 +105,9 @@ def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
     draw = draw._replace(max_new_tokens=case.response_tokens, ends=())
     answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
-        optimizer = ppo.make_optimizer(model, train.ppo)
+        optimizer = make_optimizer(model, train.ppo)
         return model, lambda: list(ppo.ppo(model, optimizer, prompts, train.ppo, draw, answer=answer))
-    optimizer = grpo.make_optimizer(model, train.grpo)
+    optimizer = make_optimizer(model, train.grpo)
 
     def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
         return torch.zeros(len(indices))  # Scoring needs less memory than training on as many rows.

@@ -34,7 +34,7 @@ from torch import Tensor
 from retroformer.config.sections.train import Grpo
 
 from .. import processes
-from ..loop import accumulate, adam, set_learning_rates
+from ..loop import accumulate, set_learning_rates
 from ..losses import ADVANTAGES, Average, centred, differing, group_loss, k1, k3, masked_mean, token_weights
 from .alarms import Describe
 from .policy import SharedBase
@@ -64,12 +64,6 @@ class GrpoBatch(NamedTuple):
     weights_BT: Tensor
     """Weight of each token's loss; 0 at padding and in responses without a reward."""
     facts: dict[str, float]
-
-
-def make_optimizer(model: SharedBase, grpo: Grpo) -> torch.optim.AdamW:
-    """Return Adam over the policy's adapter."""
-    assert grpo.learning_rate is not None, "make_stage chooses it"
-    return adam((model.adapter_parameters(), grpo.learning_rate))
 
 
 def grpo(

@@ -27,7 +27,7 @@ from retroformer.config.sections.train import Ppo
 
 from .. import processes
 from ..integrity import require_finite_scores
-from ..loop import accumulate, adam, set_learning_rates
+from ..loop import accumulate, set_learning_rates
 from ..losses import (
     clipped_policy_loss,
     clipped_value_loss,
@@ -48,8 +48,6 @@ CLIP = 0.2
 """Clipping range of the probability ratio, and of the value update."""
 GAMMA, LAMBDA = 1.0, 0.95
 """Discount factor between tokens, and lambda of generalized advantage estimation."""
-VALUE_LEARNING_RATE = 1e-3
-"""Peak learning rate of the value head."""
 VALUE_WEIGHT = 0.1
 """Weight of the value loss, as in TRL's PPO. It needs no key, as the value head has a learning rate of its own."""
 
@@ -65,13 +63,6 @@ class PpoBatch(NamedTuple):
     advantages_BT: Tensor
     returns_BT: Tensor
     facts: dict[str, float]
-
-
-def make_optimizer(model: SharedBase, ppo: Ppo) -> torch.optim.AdamW:
-    """Return Adam over the policy's adapter and the value head."""
-    heads = model.value_head.parameters()
-    assert ppo.learning_rate is not None, "make_stage chooses it"
-    return adam((model.adapter_parameters(), ppo.learning_rate), (heads, VALUE_LEARNING_RATE))
 
 
 def ppo(

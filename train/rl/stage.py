@@ -41,7 +41,7 @@ from .. import processes
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
 from ..data.samples import Prompt, RatedGroup, prompt_ids
-from ..loop import Facts, take
+from ..loop import Facts, make_optimizer, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
 from ..stage import Meter, Stage, after_updates, publish, refuse_missed_milestones, warn_if_still
@@ -81,41 +81,42 @@ def train_by_grpo(
     stage: Stage,
     prompts: Sequence[Prompt],
     adapters: Mapping[str, Adapter],
-    live: AbstractContextManager[grpo.Rewards | None] | None,
+    live: AbstractContextManager[grpo.Rewards | None] | None = None,
+    groups: Sequence[RatedGroup] = (),
 ) -> None:
-    """Train the adapter `sft` on `prompts` against the adapter `reward`, or on `live` rewards, and publish it.
+    """Train the adapter `sft` on `prompts` and publish it: by the scores of the adapter `reward`, by `live` rewards, or
+    by stored reflections with their ratings, a group for each prompt.
 
     The main process computes all live rewards; in every other process `live` yields None.
     """
     settings = stage.experiment.train.grpo
     run = _load(stage, settings, prompts, adapters)
-    first, most_tokens = len(run.history), run.draw.micro_batch_tokens
-    with live or nullcontext(ModelScores(run.model, score_scale(adapters["reward"]), most_tokens)) as source:
-
-        def from_main_process(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
-            def rewarded(_: None) -> Tensor:
-                assert source is not None, "the first item is the main process's"
-                return source(update, indices, responses)
-
-            (rewards_B,) = processes.each([None], rewarded)
-            return rewards_B
-
-        rewards = source if live is None and source is not None else from_main_process
+    own: grpo.Rewards | None = None
+    if groups:
+        own = stored = StoredGroups(groups, run.prompts, settings.group)
+        run = run._replace(answer=stored.respond)
+    elif live is None:
+        own = ModelScores(run.model, score_scale(adapters["reward"]), run.draw.micro_batch_tokens)
+    with live or nullcontext() as played:
+        rewards, first = own or _from_main_process(played), len(run.history)
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )
         _take_and_publish(stage, settings, run, updates)
 
 
-def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], adapters: Mapping[str, Adapter]) -> None:
-    """Train the adapter `sft` by GRPO on stored reflections and their ratings, and publish it."""
-    settings = stage.experiment.train.grpo
-    run = _load(stage, settings, [group.prompt for group in groups], adapters)
-    stored = StoredGroups(groups, run.prompts, settings.group)
-    first = len(run.history)
-    answer: Respond = stored.respond
-    updates = grpo.grpo(run.model, run.optimizer, run.prompts, stored, settings, run.draw, first, run.describe, answer)
-    _take_and_publish(stage, settings, run._replace(answer=answer), updates)
+def _from_main_process(played: grpo.Rewards | None) -> grpo.Rewards:
+    """Return rewards that the main process computes by `played`, and sends to the others, where it is None."""
+
+    def rewards(update: int, indices: Sequence[int], responses: Responses) -> Tensor:
+        def rewarded(_: None) -> Tensor:
+            assert played is not None, "the first item is the main process's"
+            return played(update, indices, responses)
+
+        (rewards_B,) = processes.each([None], rewarded)
+        return rewards_B
+
+    return rewards
 
 
 def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapters: Mapping[str, Adapter]) -> PolicyRun:
@@ -130,10 +131,7 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], adapter
     sft, reward = adapters["sft"].folder, adapters["reward"].folder if "reward" in adapters else None
     checkpointing = experiment.train.gradient_checkpointing
     model = SharedBase(load_base(experiment.train), sft, reward, gradient_checkpointing=checkpointing)
-    if isinstance(settings, Ppo):
-        optimizer = ppo.make_optimizer(model, settings)
-    else:
-        optimizer = grpo.make_optimizer(model, settings)
+    optimizer = make_optimizer(model, settings)
     checkpoints = checkpoints_of(stage, model, optimizer)
     history = checkpoints.restore()
     draw = sampling_settings(experiment, tokenizer, sampled_at_once(experiment, stage.name, longest))

@@ -25,8 +25,9 @@ from tests.train.rl.test_ppo import DRAW, END, PROMPTS, adapters, quick_settings
 from tests.train.world import prompt, tiny_experiment
 from train.adapter import Adapter, require_adapter
 from train.base import load_base
+from train.loop import make_optimizer
 from train.rl.policy import SharedBase
-from train.rl.ppo import make_optimizer, ppo
+from train.rl.ppo import ppo
 from train.rl.remote import RemoteSampler, responder
 from train.rl.sampling import Responses, SamplingSettings, respond
 from train.rl.stage import train_by_grpo, train_by_ppo
@@ -395,7 +396,7 @@ def test_a_server_that_takes_no_adapters_is_reported_in_one_sentence(tiny_base: 
 
 def test_grpo_uses_the_server_in_the_same_way(tiny_base: Path, workplace: Path, url: str) -> None:
     _, stage, trained = stages(workplace, tiny_base, url)
-    train_by_grpo(stage, ASKED, trained, None)
+    train_by_grpo(stage, ASKED, trained)
     history = json.loads((stage.folder / "metrics.json").read_text())["history"]
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
 

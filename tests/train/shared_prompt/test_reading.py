@@ -11,6 +11,7 @@ from torch import Tensor
 from retroformer.config.sections.train import Grpo, Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base
+from train.loop import make_optimizer
 from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
 from train.rl.sampling import Responses, SamplingSettings
@@ -42,9 +43,9 @@ def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
 def outcome(model: SharedBase, algorithm: str) -> tuple[list[dict[str, float]], list[Tensor]]:
     """Take two updates; return their facts and the policy."""
     if algorithm == "ppo":
-        facts = list(ppo.ppo(model, ppo.make_optimizer(model, PPO), PROMPTS, PPO, DRAW))
+        facts = list(ppo.ppo(model, make_optimizer(model, PPO), PROMPTS, PPO, DRAW))
     else:
-        facts = list(grpo.grpo(model, grpo.make_optimizer(model, GRPO), PROMPTS, rewards, GRPO, DRAW))
+        facts = list(grpo.grpo(model, make_optimizer(model, GRPO), PROMPTS, rewards, GRPO, DRAW))
     return facts, [parameter.detach() for parameter in model.adapter_parameters()]
 
 
