@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from retroformer.method.repetition import RESTATEMENT_SHARE, copied_share
 
@@ -66,47 +66,33 @@ def describer(tokenizer: Any, prompts: Sequence[Prompt], prompt_ids: Sequence[li
     return describe
 
 
-class Alarm(NamedTuple):
-    """What an alarm says, and the bounds of facts, of which one must be crossed."""
-
-    says: str
-    crossed: Mapping[str, Callable[[float, float], bool]]
-    """By fact: whether its value in the first update and the one now have crossed the bound."""
-
-    def is_on(self, first: Facts, now: Facts) -> bool:
-        """Return True if the update `now` crosses a bound; `first` is the first update.
-
-        A fact that the first update lacks, as an earlier version did not record it, crosses none.
-        """
-        return any(name in first and crossed(first[name], now[name]) for name, crossed in self.crossed.items())
-
-
-ALARMS: Mapping[str, Alarm] = MappingProxyType(
+ALARMS: Mapping[str, tuple[str, tuple[str, ...], Callable[[Facts, Facts], bool]]] = MappingProxyType(
     {
         # Stored reflections, and an SFT policy without much to say, are alike from the first update on.
-        "alarm_collapse": Alarm(
-            "the policy says the same to different failures", {"alike": lambda first, now: now > first + ALIKE}
+        "alarm_collapse": (
+            "the policy says the same to different failures",
+            ("alike",),
+            lambda first, now: now["alike"] > first["alike"] + ALIKE,
         ),
-        "alarm_length": Alarm(
+        "alarm_length": (
             "the responses have grown or do not end",
-            {"ended": lambda first, now: now < 0.75 * first, "response_tokens": lambda first, now: now > 2 * first},
+            ("ended", "response_tokens"),
+            lambda first, now: (
+                now["ended"] < 0.75 * first["ended"] or now["response_tokens"] > 2 * first["response_tokens"]
+            ),
         ),
     }
 )
-"""The alarms, by the name of the fact that is 1 while they are on and 0 otherwise."""
-
-
-def alarm_facts(history: Sequence[Facts], now: Facts) -> Facts:
-    """Return a fact for each alarm (1 or 0) of the update `now` that follows `history`."""
-    first = history[0] if history else now
-    return {name: float(alarm.is_on(first, now)) for name, alarm in ALARMS.items()}
+"""What each alarm says, the facts it shows, and whether it is on, given the first update and the one now; by the name
+of the fact that is 1 while it is on and 0 otherwise."""
 
 
 def with_alarms(updates: Iterable[Facts], history: Sequence[Facts]) -> Iterator[Facts]:
     """Yield updates that `take` appends to `history`, with the facts of the alarms; log each alarm the first time."""
     reported = len(first_alarms(history))
     for facts in updates:
-        now = facts | alarm_facts(history, facts)
+        first = history[0] if history else facts
+        now = facts | {name: float(is_on(first, facts)) for name, (_, _, is_on) in ALARMS.items()}
         for alarm in first_alarms([*history, now])[reported:]:
             logger.warning(alarm)
             reported += 1
@@ -117,8 +103,8 @@ def first_alarms(history: Sequence[Facts]) -> list[str]:
     """Return a sentence for each alarm that has reported, about the first time it did, in the order of updates."""
     sentences: dict[str, str] = {}
     for update, now in enumerate(history, start=1):
-        for name, alarm in ALARMS.items():
-            if name not in sentences and alarm.is_on(history[0], now):
-                changes = (f"{fact} {history[0][fact]:.2f} at first and {now[fact]:.2f} now" for fact in alarm.crossed)
-                sentences[name] = f"Update {update}: {alarm.says} ({', '.join(changes)})."
+        for name, (says, shown, _) in ALARMS.items():
+            if now[name] and name not in sentences:
+                changes = (f"{fact} {history[0][fact]:.2f} at first and {now[fact]:.2f} now" for fact in shown)
+                sentences[name] = f"Update {update}: {says} ({', '.join(changes)})."
     return list(sentences.values())

@@ -13,7 +13,7 @@ from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.loop import Facts, make_optimizer, take
-from train.rl.alarms import alarm_facts, describer, first_alarms, repetition
+from train.rl.alarms import describer, first_alarms, repetition, with_alarms
 from train.rl.policy import SharedBase
 from train.rl.stage import checkpoints_of
 from train.stage import make_stage
@@ -69,9 +69,8 @@ FIRST = {"alike": 0.01, "ended": 1.0, "response_tokens": 20.0}
 
 def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
     history: list[dict[str, float]] = []
-    for change in ({}, *changes):
-        now = FIRST | change
-        history.append(now | alarm_facts(history, now))
+    for now in with_alarms([FIRST | change for change in changes], history):
+        history += [now]
     return history
 
 
@@ -86,12 +85,12 @@ def history_of(*changes: dict[str, float]) -> list[dict[str, float]]:
     ],
 )
 def test_an_alarm_rings_beyond_its_bound(change: dict[str, float], alarm: str | None) -> None:
-    now = history_of(change)[-1]
+    now = history_of({}, change)[-1]
     assert {name for name in ("alarm_collapse", "alarm_length") if now[name]} == ({alarm} - {None})
 
 
 def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> None:
-    history = history_of({}, {"alike": 0.5}, {}, {"alike": 0.6, "ended": 0.5})
+    history = history_of({}, {}, {"alike": 0.5}, {}, {"alike": 0.6, "ended": 0.5})
     assert [facts["alarm_collapse"] for facts in history] == [0.0, 0.0, 1.0, 0.0, 1.0]
     assert first_alarms(history) == [
         "Update 3: the policy says the same to different failures (alike 0.01 at first and 0.50 now).",
@@ -101,30 +100,14 @@ def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> N
 
 
 def test_the_first_update_never_rings() -> None:
-    assert first_alarms(history_of()) == []
-    assert alarm_facts([], {"alike": 0.9, "ended": 0.0, "response_tokens": 99.0}) == {
-        "alarm_collapse": 0.0,
-        "alarm_length": 0.0,
-    }
+    assert first_alarms(history_of({"alike": 0.9, "ended": 0.0, "response_tokens": 99.0})) == []
 
 
 def test_texts_that_were_alike_from_the_beginning_are_no_collapse() -> None:
     """As stored reflections are, which the policy did not write."""
-    assert first_alarms([FIRST | {"alike": 0.5}, FIRST | {"alike": 0.55}]) == []
-    (said,) = first_alarms([FIRST | {"alike": 0.5}, FIRST | {"alike": 0.61}])
+    assert first_alarms(history_of({"alike": 0.5}, {"alike": 0.55})) == []
+    (said,) = first_alarms(history_of({"alike": 0.5}, {"alike": 0.61}))
     assert said.startswith("Update 2: the policy says the same to different failures (alike 0.50 at first")
-
-
-def test_a_run_that_an_earlier_version_began_goes_on_without_the_fact_that_its_first_update_lacks() -> None:
-    before = {"distinct_2": 0.5, "ended": 1.0, "response_tokens": 20.0}
-    assert first_alarms([before, FIRST | {"alike": 0.5}]) == []
-    (said,) = first_alarms([before, FIRST | {"ended": 0.5}])
-    assert said.startswith("Update 2: the responses have grown or do not end")
-
-
-def test_updates_recorded_without_alarms_ring_as_well() -> None:
-    (said,) = first_alarms([FIRST, FIRST | {"ended": 0.5}])
-    assert said.startswith("Update 2: the responses have grown or do not end")
 
 
 EXAMPLES = Message(role="system", content="You advise. For example: try the left door before the right one.")
