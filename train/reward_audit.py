@@ -9,7 +9,6 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
@@ -25,33 +24,9 @@ EFFECT = 0.65
 """True accuracy at which the power is stated: about that of the reward models in docs/results/evidence.md."""
 POWER = 0.8
 """Power that a study is commonly planned for."""
-_MANY_PAIRS = 200
-"""Number of pairs from which on the power at `EFFECT` is above 99%."""
-
-
-class ChanceTest(NamedTuple):
-    """Exact binomial test of the number of pairs in the right order against a coin."""
-
-    correct: int
-    pairs: int
-
-    @property
-    def p_value(self) -> float:
-        """Probability that random scores order at least as many pairs correctly; 1 without pairs."""
-        return at_least(self.correct, self.pairs)
-
-    @property
-    def rejects_chance(self) -> bool:
-        return self.p_value <= LEVEL
-
-    @property
-    def limits(self) -> str:
-        """Sentence part that says what the test can show."""
-        return (
-            f"the exact test against chance gives p = {self.p_value:.2g}; with {self.pairs} pairs it recognises a true "
-            f"accuracy of {EFFECT:.0%} in {power(self.pairs):.0%} of cases, and {POWER:.0%} would need "
-            f"{pairs_needed()} pairs"
-        )
+PAIRS_NEEDED = 76
+"""Number of pairs from which on the power at `EFFECT` stays at or above `POWER`. The power of an exact test is not
+monotone in the number of pairs, so a smaller number may reach it by chance."""
 
 
 def at_least(count: int, trials: int, share: float = CHANCE) -> float:
@@ -78,20 +53,6 @@ def power(pairs: int, accuracy: float = EFFECT) -> float:
     """Return the probability that the test rejects chance for a reward model of this true accuracy."""
     fewest = fewest_correct(pairs)
     return 0.0 if fewest is None else at_least(fewest, pairs, accuracy)
-
-
-@cache
-def pairs_needed() -> int:
-    """Return the number of pairs from which on the power at `EFFECT` stays at or above `POWER`.
-
-    The power of an exact test is not monotone in the number of pairs, so a smaller number may reach it by chance.
-    """
-    return 1 + max(pairs for pairs in range(_MANY_PAIRS) if power(pairs) < POWER)
-
-
-def fewest_pairs() -> int:
-    """Return the smallest number of pairs that can reject chance at all: below, even a perfect order proves nothing."""
-    return math.ceil(math.log(LEVEL) / math.log(CHANCE))
 
 
 _NORMAL_975 = 1.959964
@@ -131,12 +92,12 @@ def audit_of_pairs(
         return {}
     margins = [better - worse for better, worse in zip(chosen, rejected, strict=True)]
     longer = [float(len(pair.chosen_ids) - len(pair.rejected_ids)) for pair in pairs]
-    test = ChanceTest(sum(margin > 0 for margin in margins), len(pairs))
+    correct = sum(margin > 0 for margin in margins)
     discordant = discordant_pairs(margins, longer)
     metrics: dict[str, Any] = {
-        "held_out_accuracy_interval": wilson(test.correct / test.pairs, test.pairs),
-        "held_out_p_value": test.p_value,
-        "held_out_power": power(test.pairs),
+        "held_out_accuracy_interval": wilson(correct / len(pairs), len(pairs)),
+        "held_out_p_value": at_least(correct, len(pairs)),
+        "held_out_power": power(len(pairs)),
         "held_out_against_longer": discordant,
         "held_out_p_value_against_longer": at_least(discordant.won, sum(discordant)),
     }
@@ -197,8 +158,8 @@ def correlation_of_differences(first: Sequence[float], second: Sequence[float]) 
 def require_better_than_chance(reward: Adapter, weak: Literal["refuse", "allow"]) -> None:
     """Refuse the reward model `reward` if its held-out pairs cannot show, or do not show, that it beats chance.
 
-    They cannot if there are so few that not even a perfect order would reject chance at the level of `ChanceTest`,
-    which takes five pairs. They do not if it put at most half of them in order.
+    They cannot if there are so few that not even a perfect order would reject chance at `LEVEL`, which takes five
+    pairs. They do not if it put at most half of them in order.
 
     Above one half, a p-value above the level only warns. To insist on significance would need more pairs than a tenth
     of the tasks gives: with 54 pairs it refuses a model with a true accuracy of 65% in one case of three, this rule in
@@ -209,16 +170,21 @@ def require_better_than_chance(reward: Adapter, weak: Literal["refuse", "allow"]
         ConfigError: the reward model does not pass, and `weak` does not allow that.
     """
     pairs, accuracy = reward.metrics.held_out_pairs, reward.metrics.held_out_accuracy
-    test = ChanceTest(round(accuracy * pairs), pairs)
-    low, high = wilson(test.correct / pairs, pairs) if pairs else Interval(0.0, 1.0)
+    correct = round(accuracy * pairs)
+    p_value = at_least(correct, pairs)
+    low, high = wilson(correct / pairs, pairs) if pairs else Interval(0.0, 1.0)
     within = f" (95% interval {low:.2f} to {high:.2f})" if pairs else ""
-    measured = f"{test.correct} of {pairs} held-out pairs in order{within}: {test.limits}"
-    if pairs < fewest_pairs():
+    measured = (
+        f"{correct} of {pairs} held-out pairs in order{within}: the exact test against chance gives p = {p_value:.2g}; "
+        f"with {pairs} pairs it recognises a true accuracy of {EFFECT:.0%} in {power(pairs):.0%} of cases, and "
+        f"{POWER:.0%} would need {PAIRS_NEEDED} pairs"
+    )
+    if fewest_correct(pairs) is None:
         fault = f"The reward model in {reward.folder} cannot be told from chance on so few pairs: it put {measured}"
     elif accuracy <= CHANCE:
         fault = f"The reward model in {reward.folder} is no better than chance: it put {measured}"
     else:
-        if test.rejects_chance:
+        if p_value <= LEVEL:
             logger.info("The reward model in %s is better than chance: it put %s.", reward.folder, measured)
         else:
             logger.warning("The reward model in %s may be no better than chance: it put %s.", reward.folder, measured)

@@ -16,16 +16,14 @@ from train.__main__ import main
 from train.adapter import Adapter
 from train.data.samples import SamplePair
 from train.reward_audit import (
-    ChanceTest,
+    PAIRS_NEEDED,
     Discordant,
     at_least,
     audit_of_pairs,
     correlation_of_differences,
     discordant_pairs,
     fewest_correct,
-    fewest_pairs,
     majority,
-    pairs_needed,
     power,
     require_better_than_chance,
     wilson,
@@ -51,12 +49,9 @@ def test_the_tail_is_that_of_the_binomial_distribution() -> None:
 
 def test_five_pairs_are_the_fewest_that_can_reject_chance() -> None:
     # 1/16 = .0625 is above the level, 1/32 = .03125 below.
-    assert fewest_pairs() == 5
     assert [fewest_correct(pairs) for pairs in (0, 4, 5, 8, 10)] == [None, None, 5, 7, 9]
-    assert ChanceTest(5, 5).rejects_chance
-    assert not ChanceTest(4, 4).rejects_chance
     # 9 of 10: 11/1024 = .0107; 8 of 10: 56/1024 = .0547.
-    assert (ChanceTest(9, 10).rejects_chance, ChanceTest(8, 10).rejects_chance) == (True, False)
+    assert at_least(9, 10) <= 0.05 < at_least(8, 10)
 
 
 def test_the_smallest_significant_count_rejects_and_the_one_below_does_not() -> None:
@@ -76,18 +71,10 @@ def test_the_power_is_the_chance_of_a_significant_count() -> None:
 
 
 def test_from_the_needed_number_of_pairs_on_the_power_stays_at_80_percent() -> None:
-    needed = pairs_needed()
     # The normal approximation: ((1.645 * .5 + .842 * .477) / .15)^2 = 66.7.
-    assert 67 <= needed <= 80
-    assert power(needed - 1) < 0.8
-    assert min(power(pairs) for pairs in range(needed, 400)) >= 0.8
-
-
-def test_the_limits_of_a_test_are_a_part_of_a_sentence() -> None:
-    assert ChanceTest(7, 13).limits == (
-        "the exact test against chance gives p = 0.5; with 13 pairs it recognises a true accuracy of 65% in 28% of "
-        "cases, and 80% would need 76 pairs"
-    )
+    assert 67 <= PAIRS_NEEDED <= 80
+    assert power(PAIRS_NEEDED - 1) < 0.8
+    assert min(power(pairs) for pairs in range(PAIRS_NEEDED, 400)) >= 0.8
 
 
 LOG_3 = math.log(3)
