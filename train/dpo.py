@@ -19,11 +19,10 @@ from retroformer.models.loading import load_adapter
 from . import processes
 from .adapter import Adapter
 from .base import keep_trainables_in_fp32, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import GroupReader, make_trainer
+from .group_trainer import GroupReader, Objective, make_trainer
 from .losses import BETA, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.packed import Group, Groups, Packed, pack
-from .shared_prompt.reading import response_readings
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -31,19 +30,18 @@ POLICY, REFERENCE = "default", "ref"
 """Names of the adapters; peft saves `default` into the given folder itself, others into subfolders."""
 
 
-class DirectPreference:
+class DirectPreference(Objective):
     """The loss of DPO (eq. 7) over the pairs of a batch.
 
     `references` has the log-probabilities of the responses of each group under the SFT policy, by the group's number.
     """
 
+    # The policy is compared with readings of the reference that are made before training.
+    quick = False
+
     def __init__(self, pair_weight: str) -> None:
         self._pair_weight = pair_weight
         self.references: Sequence[Tensor] = ()
-
-    def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
-        """Return the log-probability of each token, (N,)."""
-        return response_readings(model, hidden_BLH, packed).log_probs_N
 
     def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
         """Return the share of `groups` in the loss of their batch."""
@@ -70,8 +68,7 @@ def dpo_trainer(stage: Stage, sft: Path, groups: Groups) -> Any:
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
     objective = DirectPreference(stage.experiment.train.pair_weight)
-    # Not quick: the policy is compared with readings of the reference that are made before training.
-    trainer = make_trainer(stage, model, groups, objective, quick=False)
+    trainer = make_trainer(stage, model, groups, objective)
     if trainer.reader.packs:
         # Read once, as the reference does not change: each group alone, so that a resumed run reads the same numbers.
         with switched_to(model, REFERENCE):

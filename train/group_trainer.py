@@ -5,9 +5,10 @@ and its schedule, clipping, logging and checkpoints.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,21 +17,24 @@ from transformers import TrainingArguments
 from .base import save_memory
 from .shared_prompt.agreement import choose_attention
 from .shared_prompt.packed import Group, Groups, Packed, micro_batches, pack
-from .shared_prompt.reading import hidden_states, plain_states, trunk_of
+from .shared_prompt.reading import hidden_states, plain_states, response_readings, trunk_of
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
 
 
-class Objective(Protocol):
+class Objective(ABC):
     """What a stage computes from the hidden states of groups."""
 
-    def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
-        """Return what the loss depends on: a value for each token, (N,), or for each response, (R,)."""
-        ...
+    quick = True
+    """True if a CPU may read short rows by quick attention."""
 
+    def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
+        """Return what the loss depends on, for each token, (N,), or response, (R,); by default log-probabilities."""
+        return response_readings(model, hidden_BLH, packed).log_probs_N
+
+    @abstractmethod
     def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
         """Return the share of a micro-batch, `groups`, in the loss of its batch."""
-        ...
 
 
 class GroupReader(NamedTuple):
@@ -64,18 +68,10 @@ class GroupReader(NamedTuple):
 
 
 class GroupTrainer(ParallelTrainer):
-    """Trains on packed rows. With `quick`, short rows are read by quick attention."""
+    """Trains on packed rows."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        model: Any,
-        groups: Groups,
-        objective: Objective,
-        *,
-        quick: bool = True,
-    ) -> None:
-        self._groups, self._most_tokens, self._quick = groups, stage.experiment.train.micro_batch_tokens, quick
+    def __init__(self, stage: Stage, model: Any, groups: Groups, objective: Objective) -> None:
+        self._groups, self._most_tokens = groups, stage.experiment.train.micro_batch_tokens
         self.reader = GroupReader(model, objective)
         self._batches = batches_of(stage, groups)
         checkpointing = stage.experiment.train.gradient_checkpointing
@@ -91,8 +87,9 @@ class GroupTrainer(ParallelTrainer):
         if self._batches:
             self.model.train()
             groups = [self._groups[number] for number in self._batches[0]]
-            values = partial(self.reader.objective.values, self.model)
-            choose_attention(trunk_of(self.model), values, groups, quick=self._quick)
+            objective = self.reader.objective
+            values = partial(objective.values, self.model)
+            choose_attention(trunk_of(self.model), values, groups, quick=objective.quick)
         return super().train(**options)
 
     def losses(self, batch: int) -> Iterator[Callable[[], Tensor]]:
@@ -106,13 +103,10 @@ class GroupTrainer(ParallelTrainer):
         return self.reader.objective.loss(self.reader.read(packed), packed, groups, batch)
 
 
-def make_trainer(stage: Stage, model: Any, groups: Groups, objective: Objective, *, quick: bool = True) -> Any:
-    """Return the trainer that `train.trainer` names, with a `reader`.
-
-    With `quick`, short packed rows are read by quick attention.
-    """
+def make_trainer(stage: Stage, model: Any, groups: Groups, objective: Objective) -> Any:
+    """Return the trainer that `train.trainer` names, with a `reader`."""
     if stage.experiment.train.trainer == "packed":
-        return GroupTrainer(stage, model, groups, objective, quick=quick)
+        return GroupTrainer(stage, model, groups, objective)
     from .trl_trainers import trainer_on_groups  # Its import takes seconds.
 
     trainer = trainer_on_groups(stage, model, groups, batches_of(stage, groups))

@@ -19,20 +19,15 @@ from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
 from .data.rows import write_rows
 from .data.samples import AdviceText, Sample, samples
-from .group_trainer import make_trainer
+from .group_trainer import Objective, make_trainer
 from .preflight import preflight
 from .shared_prompt.packed import Group, Groups, Packed
-from .shared_prompt.reading import response_readings
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
 
-class Imitation:
+class Imitation(Objective):
     """The mean cross-entropy over the response tokens of a batch."""
-
-    def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
-        """Return the log-probability of each token, (N,)."""
-        return response_readings(model, hidden_BLH, packed).log_probs_N
 
     def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
         """Return the share of `groups` in the loss of their batch."""

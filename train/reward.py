@@ -25,7 +25,7 @@ from retroformer.method.records import PreferencePair
 from .adapter import Adapter
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer
 from .data.samples import AdviceText, Sample, samples
-from .group_trainer import GroupReader, make_trainer
+from .group_trainer import GroupReader, Objective, make_trainer
 from .losses import CENTRING, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
@@ -34,7 +34,7 @@ from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
 
-class Ranking:
+class Ranking(Objective):
     """The Bradley-Terry loss over the pairs of a batch (Retroformer eq. 4). Each text is scored once."""
 
     def __init__(self, pair_weight: str) -> None:
