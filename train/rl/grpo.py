@@ -24,9 +24,9 @@ Additions to DeepSeekMath:
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,13 +43,9 @@ from .sampling import Block, Respond, Responses, SamplingSettings, blocks, promp
 CLIP, CLIP_HIGH = 0.2, 0.28
 """Clipping range of the probability ratio, and with `dapo` that above 1."""
 
-
-class Rewards(Protocol):
-    """Rates responses."""
-
-    def __call__(self, update: int, indices: Sequence[int], responses: Responses) -> Tensor:
-        """Return a reward for each of B responses, (B,), `nan` if missing; `indices` number their prompts."""
-        ...
+Rewards = Callable[[int, Sequence[int], Responses], Tensor]
+"""Returns a reward for each of B responses, (B,), `nan` if missing, from the number of the update, the numbers of the
+responses' prompts, and the responses."""
 
 
 class GrpoBatch(NamedTuple):

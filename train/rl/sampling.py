@@ -2,11 +2,11 @@
 
 import random
 from array import array
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle, islice
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -110,12 +110,9 @@ class SamplingSettings(NamedTuple):
     """Tokens of responses and their prompts that are read at once."""
 
 
-class Respond(Protocol):
-    """Samples from the policy: `respond` in this process, or `train.rl.remote` by a server."""
-
-    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: SamplingSettings) -> Responses:
-        """Sample one response of the current policy to each prompt."""
-        ...
+Respond = Callable[[SharedBase, Sequence[list[int]], SamplingSettings], Responses]
+"""Samples one response of the current policy to each prompt: `respond` in this process, or `train.rl.remote` by a
+server."""
 
 
 class Block(NamedTuple):
