@@ -58,25 +58,17 @@ CRITIC_WIDTH = 256
 CRITICS = 2
 
 
-class Critic(nn.Module):
-    """Estimates Q(s, a) from the embeddings of a state and of an action, (..., 2H)."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            # Hidden states have a few very large entries.
-            nn.LayerNorm(2 * hidden_size),
-            nn.Linear(2 * hidden_size, CRITIC_WIDTH),
-            nn.ReLU(),
-            nn.Linear(CRITIC_WIDTH, CRITIC_WIDTH),
-            nn.ReLU(),
-            nn.Linear(CRITIC_WIDTH, 1),
-        )
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Return Q, without the last dimension."""
-        values: Tensor = self.layers(embeddings)[..., 0]
-        return values
+def critic(hidden_size: int) -> nn.Sequential:
+    """Return a network that estimates Q(s, a), (..., 1), from the embeddings of a state and of an action, (..., 2H)."""
+    return nn.Sequential(
+        # Hidden states have a few very large entries.
+        nn.LayerNorm(2 * hidden_size),
+        nn.Linear(2 * hidden_size, CRITIC_WIDTH),
+        nn.ReLU(),
+        nn.Linear(CRITIC_WIDTH, CRITIC_WIDTH),
+        nn.ReLU(),
+        nn.Linear(CRITIC_WIDTH, 1),
+    )
 
 
 class ActorCritic(nn.Module):
@@ -98,7 +90,7 @@ class ActorCritic(nn.Module):
         self.language_model.set_adapter(POLICY)
         keep_trainables_in_fp32(self.language_model)
         hidden_size: int = base.config.get_text_config().hidden_size
-        self.critics = nn.ModuleList(Critic(hidden_size) for _ in range(CRITICS)).to(base.device)
+        self.critics = nn.ModuleList(critic(hidden_size) for _ in range(CRITICS)).to(base.device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self._action_embeddings = dict[tuple[int, ...], Tensor]()
         save_memory(base, self.language_model, gradient_checkpointing=gradient_checkpointing)

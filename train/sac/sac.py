@@ -226,7 +226,7 @@ def critic_inputs(model: ActorCritic, steps: Sequence[ActorStep]) -> Tensor:
 
 def values(critics: nn.ModuleList, inputs_X: Tensor) -> Tensor:
     """Return Q by each critic: (C, ...) of inputs (..., X)."""
-    return torch.stack([critic(inputs_X) for critic in critics])
+    return torch.stack([critic(inputs_X)[..., 0] for critic in critics])
 
 
 @torch.no_grad()
