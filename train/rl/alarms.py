@@ -104,7 +104,7 @@ def first_alarms(history: Sequence[Facts]) -> list[str]:
     sentences: dict[str, str] = {}
     for update, now in enumerate(history, start=1):
         for name, (says, shown, _) in ALARMS.items():
-            if now[name] and name not in sentences:
+            if now.get(name) and name not in sentences:
                 changes = (f"{fact} {history[0][fact]:.2f} at first and {now[fact]:.2f} now" for fact in shown)
                 sentences[name] = f"Update {update}: {says} ({', '.join(changes)})."
     return list(sentences.values())
