@@ -14,11 +14,13 @@ case holds facts as a run stores them, and an import restores exactly these.
 import json
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from retroformer.agents.messages import clean_messages
 from retroformer.endpoint.answers import drop_thinking_fields
@@ -65,9 +67,10 @@ def _not_empty(name: str) -> str:
 
 
 def _is_time(text: str | None) -> str | None:
-    if text is not None and stored_time(datetime.fromisoformat(text)) != text:
-        raise ValueError(f"{text!r} is not written as {stored_time(datetime.now(UTC))}")
-    return text
+    with suppress(OverflowError):
+        if text is None or stored_time(datetime.fromisoformat(text)) == text:
+            return text
+    raise ValueError(f"{text!r} is not written as {stored_time(datetime.now(UTC))}")
 
 
 def _is_json(value: JsonValue) -> JsonValue:
@@ -298,9 +301,9 @@ def fault_of(error: ValidationError) -> str:
     A value that fits none of several types is described by the error that is deepest inside it.
     """
     faults = error.errors(include_url=False)
-    is_union = len(_path(faults[0]["loc"])) < len(faults[0]["loc"])
-    fault = max(faults, key=lambda error_item: len(_path(error_item["loc"]))) if is_union else faults[0]
-    path, kind = _path(fault["loc"]), fault["type"]
+    is_union = len(_path(faults[0])) < len(faults[0]["loc"])
+    fault = max(faults, key=lambda error_item: len(_path(error_item))) if is_union else faults[0]
+    path, kind = _path(fault), fault["type"]
     where, message = f", {'.'.join(path)}" if path else "", fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         close = get_close_matches(path[-1], _NAMES, n=1)
@@ -315,6 +318,10 @@ def fault_of(error: ValidationError) -> str:
     return f"{where}: {message}, not {shown if len(shown) <= _LONGEST_EXCERPT else f'{shown[:_LONGEST_EXCERPT]}…'}"
 
 
-def _path(loc: tuple[int | str, ...]) -> list[str]:
+def _path(fault: ErrorDetails) -> list[str]:
     """Return the fields that lead to a value, without the types that pydantic has tried for it."""
-    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
+    loc = fault["loc"]
+    # An unknown field ends the path under any name, also under that of a type.
+    known = loc[:-1] if fault["type"] == "extra_forbidden" else loc
+    fields = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
+    return [str(part) for part in (*fields, *loc[len(known) :])]

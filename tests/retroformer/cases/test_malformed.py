@@ -72,6 +72,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("advice.text", 7, "advice.text: Input should be a valid string, not 7"),
     ("rating", 0.25, "rating is 0.25, but the scores gain 1.0: correct it or leave it out"),
     ("score", 1.0, "score: there is no such field"),
+    ("my field", 1, "my field: there is no such field;"),
+    ("str", 1, "str: there is no such field"),
+    ("attempt.my output", "a", "attempt.my output: there is no such field (did you mean 'output'?)"),
+    ("attempt.stored_at", "9999-12-31T23:59:59-12:00", "stored_at: '9999-12-31T23:59:59-12:00' is not written as 20"),
 ]
 OF_JSON: list[tuple[str, Any, str]] = [
     ("attempt.messages.0.content.0.type", 7, "attempt.messages.0.content.0.type: Input should be a valid string"),
