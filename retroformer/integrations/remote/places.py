@@ -62,6 +62,11 @@ class Place:
         with _translate_errors(self.address):
             self._files, self._folder = url_to_fs(url.secret_url())
 
+    @property
+    def name(self) -> str:
+        """Last part of the address: the name of a repository without its revision, or of a folder."""
+        return (self.address if self._hub is None else self._hub["repo"]).rstrip("/").rpartition("/")[2]
+
     def _use_hub(self, hub: re.Match[str]) -> None:
         fits = hub["revision"] is None and hub["kind"] in (None, f"{_REPOSITORIES.get(self._kind)}s")
         if self._kind and not fits:

@@ -188,7 +188,7 @@ def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> st
         manifest = Manifest.read(copy, place.address)
         if target is not None and (target.suffix in (".yaml", ".yml") or target.is_file()):
             return _pull_to_run(place, manifest, target, Path(scratch))
-    folder = target or Path(place.address.partition("@")[0].rstrip("/").rpartition("/")[2] or "pulled")
+    folder = target or Path(place.name)
     _copy(place, manifest, folder)
     if manifest.kind == "ratings":
         return (

@@ -81,7 +81,9 @@ def test_pushed_ratings_are_cases_for_other_programs(home: Path, tmp_path: Path)
 
 
 def test_a_folder_that_is_not_named_is_called_as_the_address(bucket: Path, away: Path) -> None:
+    shutil.copytree(bucket, bucket.parent / "team@corp/advice")
     with chdir(away):
+        assert pull_to(f"file://{bucket.parent}/team@corp/advice/", None).startswith("the adapter sft is in advice:")
         said = pull_to(f"file://{bucket}", None)
         assert said == ("the adapter sft is in bucket: `serve.adapters: {sft: bucket}` in a config serves it")
         config = yaml.safe_load(CONFIG.read_text()) | {"serve": {"adapters": {"theirs": "bucket"}}}
