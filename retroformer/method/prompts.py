@@ -281,7 +281,7 @@ def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
         excess -= len(texts[longest]) - len(cut)
         texts[longest] = cut
     shorter = tuple(step.model_copy(update={"observation": text}) for step, text in zip(steps, texts, strict=True))
-    return _cut_middles(shorter, excess) if excess > 0 else shorter
+    return _cut_middles(shorter, excess) if steps and excess > 0 else shorter
 
 
 def _cut_middles(steps: tuple[Step, ...], excess: int) -> tuple[Step, ...]:

@@ -248,6 +248,11 @@ def test_the_oldest_attempts_are_dropped_where_the_prompt_has_no_room() -> None:
     assert prompts == [whole.replace(both + PACK.latest + "\n", ""), whole.replace(first, ""), whole]
 
 
+def test_an_earlier_attempt_without_steps_is_dropped_beside_an_attempt_that_fills_the_prompt() -> None:
+    idle = Memory(earlier=(Lesson(attempt=FAILURE.model_copy(update={"steps": ()}), advice=""),))
+    assert reflection_prompt(PACK, 100, FAILURE, idle) == reflection_prompt(PACK, 100, FAILURE, Memory())
+
+
 @pytest.mark.parametrize("view", ["full", "compact"])
 def test_a_config_chooses_whether_its_reflector_sees_earlier_attempts(tmp_path: Path, view: str) -> None:
     config = tmp_path / "toy.yaml"
