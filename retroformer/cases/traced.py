@@ -14,7 +14,7 @@ from typing import Any
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
 from retroformer.errors import MissingInput
-from retroformer.method.records import KeyNumber, Record
+from retroformer.method.records import LAST_TRIAL, KeyNumber, Record
 
 _ADVICE = ("retroformer.advice", "advice")
 """Names of advice in the data that other programs record with an attempt."""
@@ -61,13 +61,16 @@ def cases_of(entries: Iterable[TracedAttempt | Case | Omission]) -> Iterator[Cas
         yield from _cases(_in_order(tried))
 
 
-def _cases(tried: Sequence[TracedAttempt]) -> Iterator[Case]:
+def _cases(tried: Sequence[TracedAttempt]) -> Iterator[Case | Omission]:
     equal = Counter[str]()
     for place, attempt in enumerate(tried):
         content = attempt.attempt.model_dump_json()
         trial, equal[content] = equal[content], equal[content] + 1
         if attempt.attempt.score == 1:
             # There is nothing to advise on: whatever came next was not a retry of a failure.
+            continue
+        if trial >= LAST_TRIAL:
+            yield Omission(reason=f"attempts beyond {LAST_TRIAL} equal ones at a task")
             continue
         after = tried[place + 1] if place + 1 < len(tried) else None
         advice = "\n".join(_new_advice(attempt.advice, after.advice)) if after is not None else ""

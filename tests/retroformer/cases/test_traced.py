@@ -3,8 +3,9 @@
 import pytest
 
 from retroformer.cases.case import Case, CaseAttempt, CaseTask
-from retroformer.cases.traced import TracedAttempt, cases_of
+from retroformer.cases.traced import Omission, TracedAttempt, cases_of
 from retroformer.errors import MissingInput
+from retroformer.method.records import LAST_TRIAL
 
 
 def tried(
@@ -69,6 +70,13 @@ def test_advice_that_the_attempt_before_read_is_not_new(
 ) -> None:
     case, *_ = cases_of([tried(0, *first, at=1), tried(0, *second, at=2)])
     assert (case.advice and case.advice.text) == written
+
+
+def test_equal_attempts_beyond_the_last_trial_number_are_left_out() -> None:
+    *cases, last = cases_of([tried(0)] * (LAST_TRIAL + 1))
+    assert isinstance(cases[-1], Case)
+    assert (len(cases), cases[-1].trial) == (LAST_TRIAL, LAST_TRIAL - 1)
+    assert last == Omission(reason="attempts beyond 9999 equal ones at a task")
 
 
 def test_what_follows_a_success_is_no_retry() -> None:
