@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 
 from pydantic import ValidationError
 
@@ -156,10 +156,18 @@ class Reflector(AbstractContextManager["Reflector"]):
         self._inherited = list[Connection | None]()
         _forget_connection_in_children(self)
 
+    @overload
+    def improve(self, agent: AgentFunction) -> AgentFunction: ...
+    @overload
     def improve(
         self, *, trials: int = 3, score: Score | None = None, watch: Watch | None = None
-    ) -> Callable[[AgentFunction], AgentFunction]:
+    ) -> Callable[[AgentFunction], AgentFunction]: ...
+    def improve(
+        self, agent: Any = None, *, trials: int = 3, score: Score | None = None, watch: Watch | None = None
+    ) -> Any:
         """Decorate an agent, `agent(task, advice="")`, sync or async, so that each call is up to `trials` attempts.
+
+        `@coach.improve` without brackets has the defaults of all arguments.
 
         A call ends with the first attempt of score 1 and returns what the best attempt returned. An exception of the
         first attempt is raised; one of a later attempt only ends the retries. Both count as invalid, and so does an
@@ -187,7 +195,7 @@ class Reflector(AbstractContextManager["Reflector"]):
             improved = self._wrap(agent, trials, score, watch, asynchronous=asynchronous)
             return cast(AgentFunction, functools.wraps(agent, updated=())(improved))
 
-        return decorate
+        return decorate if agent is None else decorate(agent)
 
     def advise(self, task: Any, attempt: Any, score: float = 0.0) -> Advice:
         """Store a failed attempt and return advice, for a task that this program does not repeat.

@@ -43,6 +43,15 @@ def test_an_agent_succeeds_with_advice_and_its_attempts_are_rated(coach: rf.Refl
     assert coach.gains() == (1.0, 1, 0.0, 0)
 
 
+def test_an_agent_that_rates_itself_is_decorated_without_brackets(coach: rf.Reflector) -> None:
+    @coach.improve
+    def agent(task: str, advice: str = "") -> dict[str, object]:
+        said = enter(task.split()[-1], advice)
+        return {"output": said, "score": opens(task, said)}
+
+    assert agent("Open 4711") == {"output": "4711 opens it", "score": 1.0}
+
+
 def test_an_asynchronous_agent_is_improved_in_its_own_event_loop(coach: rf.Reflector, url: str) -> None:
     loops = set()
 
