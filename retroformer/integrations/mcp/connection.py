@@ -1,25 +1,47 @@
-"""Session with an MCP server, used from synchronous code; it runs in an event loop of its own."""
+"""Address of an MCP server, and a session with it, used from synchronous code; it runs in an event loop of its own."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar, cast
+
+from pydantic import Field, model_validator
 
 from retroformer.coach.background import Background
+from retroformer.config.sections.base import Section
+from retroformer.endpoint.secrets.url import HttpUrl
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.program_guard import ErrorOutput, guard_command
-from retroformer.integrations.mcp.section import CLOSING_SECONDS, McpServer
 from retroformer.method.records import Tool
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
     from mcp.types import CallToolResult
 
+CLOSING_SECONDS = 10.0
+"""Time allowed for stopping a server before the next one starts."""
 Result = TypeVar("Result")
 _LONGEST_EXCERPT = 300
 """Number of characters of a server's own words that a cause shows."""
+
+
+class McpServer(Section):
+    """Where the server is; exactly one of the two addresses."""
+
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Program that speaks MCP on standard input and output; every attempt has a process of its own."""
+    url: HttpUrl | None = None
+    """Streamable HTTP address of a running server; every attempt has a session of its own."""
+    api_key_env: str | None = None
+    """Environment variable with a key that is sent to `url` as a bearer token."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.command is None) is (self.url is None):
+            raise ValueError("name exactly one of command and url")
+        return self
 
 
 class McpConnection:

@@ -5,17 +5,20 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from retroformer.agents.attempt_result import parse_score, text_of
 from retroformer.config.imports import function_of, module_files, require_extra
+from retroformer.config.sections.base import Positive
 from retroformer.environments.extras import Extras
+from retroformer.environments.section import EnvironmentSection
 from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, row_of
 from retroformer.environments.tools import call_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
-from retroformer.integrations.mcp.connection import McpConnection
-from retroformer.integrations.mcp.section import McpSection as Section
+from retroformer.integrations.mcp.connection import CLOSING_SECONDS, McpConnection, McpServer
 from retroformer.method.records import Task, Tool, Transition
 from retroformer.run.provenance import numbered_sha256
 
@@ -27,6 +30,49 @@ __all__ = ["McpEnvironment", "Section", "extras", "taskset"]
 _LONGEST_RESULT = 100_000
 """Largest number of characters of a result that are shown."""
 _SHORTENED = " [shortened]"
+
+
+class Section(EnvironmentSection):
+    success: ClassVar[str] = "the score is 1"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    packages: ClassVar[tuple[str, ...]] = ("mcp",)
+    default_actor: ClassVar[str] = "tools"
+    plays_alone: ClassVar[bool] = True
+    name: Literal["mcp"] = "mcp"
+    data: Path | None = None
+    """JSON lines file with the tasks, one object a line: an `id`, an `input`, perhaps a `split`, and whatever the score
+    needs."""
+    split: str = "train"
+    """Tasks to use: those with this `split`; a task without one belongs to train."""
+    server: McpServer | None = None
+    """The server; training on stored facts needs none."""
+    score: str | None = None
+    """Function `package.module:function` that rates `(task, answer)` from 0 to 1."""
+    score_tool: str | None = None
+    """Tool of the server that rates an attempt in place of `score`, called with `task` and `answer`. Actors do not see
+    it."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """Time limit in seconds of starting the server and of each call; after that the attempt is invalid."""
+    max_steps: Positive = 20
+    """Calls after which an attempt is truncated, without a score."""
+
+    @model_validator(mode="after")
+    def _has_at_most_one_score(self) -> Self:
+        if self.score is not None and self.score_tool is not None:
+            raise ValueError("name one of score and score_tool")
+        return self
+
+    @property
+    def source(self) -> McpServer:
+        """The server. Raises ConfigError if the config names none."""
+        if self.server is None:
+            raise ConfigError("There is no MCP server to play with: name one in environment.server.")
+        return self.server
+
+    @property
+    def longest_step_seconds(self) -> float:
+        # An answer may be followed by a call of the score tool; a reset stops one server and starts another.
+        return 2 * self.timeout_seconds + 2 * CLOSING_SECONDS
 
 
 class McpEnvironment:

@@ -2,7 +2,7 @@
 
 from retroformer.agents.actors import ANSWER
 from retroformer.environments.extras import Extras
-from retroformer.integrations.openenv.section import OpenEnv as Section
+from retroformer.integrations.openenv.server import OpenEnv as Section
 from retroformer.integrations.openenv.server import require_server, server_version
 from retroformer.integrations.openenv.taskset import taskset
 

@@ -8,9 +8,9 @@ from typing import Any
 from retroformer.environments.tasksets import FileTaskset, not_reset, read_tasks, row_of
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
-from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.integrations.openenv.server import (
     ActionForm,
+    OpenEnv,
     OpenEnvSession,
     RefusedAction,
     ServerAnswer,

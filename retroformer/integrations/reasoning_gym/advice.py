@@ -13,9 +13,7 @@ from retroformer.agents.reflector import WrittenReflector
 from retroformer.config.imports import require_extra
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.tasksets import row_of
-from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
-from retroformer.integrations.reasoning_gym.section import Split
-from retroformer.integrations.reasoning_gym.taskset import places_of
+from retroformer.integrations.reasoning_gym.taskset import DatasetProcess, Split, places_of
 from retroformer.method.protocols import Reflector
 from retroformer.method.records import Trajectory
 from retroformer.method.repetition import texts_of

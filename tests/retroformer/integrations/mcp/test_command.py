@@ -21,7 +21,6 @@ from tests.support.vault import advise
 pytest.importorskip("mcp")
 connection_module = pytest.importorskip("retroformer.integrations.mcp.connection")
 adviser_module = pytest.importorskip("retroformer.integrations.mcp.adviser")
-section_module = pytest.importorskip("retroformer.integrations.mcp.section")
 
 FAILURE = {"task": "Open the vault.", "attempt": "I entered 0. It stays shut. A note says 4711."}
 
@@ -61,7 +60,7 @@ def improve_once(server: object, folder: Path) -> None:
 
 def test_an_agent_gets_advice_over_standard_input_and_output(config: Path) -> None:
     command = (sys.executable, "-m", "retroformer", "mcp", str(config))
-    improve_once(section_module.McpServer(command=command), config.parent)
+    improve_once(connection_module.McpServer(command=command), config.parent)
 
 
 def test_an_agent_gets_advice_over_loopback_http(config: Path) -> None:
@@ -71,7 +70,7 @@ def test_an_agent_gets_advice_over_loopback_http(config: Path) -> None:
         line = process.stdout.readline()
         assert line.startswith("Advice is offered at http://127.0.0.1:")
         try:
-            improve_once(section_module.McpServer(url=line.split()[-1]), config.parent)
+            improve_once(connection_module.McpServer(url=line.split()[-1]), config.parent)
         finally:
             process.send_signal(signal.SIGINT)
 

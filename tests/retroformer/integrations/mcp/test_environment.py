@@ -213,8 +213,7 @@ def test_a_running_server_is_reached_by_its_address_and_a_silent_address_is_inva
 
 def test_a_server_does_not_outlive_a_killed_environment(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom retroformer.integrations.mcp.connection import McpConnection\n"
-        "from retroformer.integrations.mcp.section import McpServer\n"
+        "import os, sys, time\nfrom retroformer.integrations.mcp.connection import McpConnection, McpServer\n"
         "McpConnection(McpServer(command=(sys.executable, '-c', sys.argv[1], *sys.argv[2:])), 100.0)\n"
     )
     stubborn = (

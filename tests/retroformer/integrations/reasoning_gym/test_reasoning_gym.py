@@ -17,7 +17,7 @@ from collect.warm import write_advice
 from retroformer.environments.registry import extras, section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
 from retroformer.integrations.reasoning_gym.advice import METHODS, fitting_method, mixed_method
-from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
+from retroformer.integrations.reasoning_gym.taskset import DatasetProcess
 from retroformer.method.records import Outcome, Task
 from retroformer.run.arm_names import WRITTEN
 from retroformer.run.store import open_store
