@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retroformer.agents.arms.arm import Arm
+from retroformer.agents.arms.arm import Arm, ModelArm
 from retroformer.agents.arms.baselines import NoAdviceArm
-from retroformer.agents.arms.model import ModelArm
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import Config, load_config
 from retroformer.config.parts import Parts, check_prompts, chosen_tasks, parts

@@ -16,8 +16,7 @@ from itertools import chain
 from pathlib import Path
 
 from retroformer.agents.actors import actor_kind
-from retroformer.agents.arms.arm import Arm, ArmSetting
-from retroformer.agents.arms.model import ModelArm
+from retroformer.agents.arms.arm import Arm, ArmSetting, ModelArm
 from retroformer.config.experiment import Experiment
 from retroformer.config.parts import check_prompts, held_out_tasks, require_addresses
 from retroformer.config.sections.base import adapter_name, best_of

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retroformer.agents.arms.model import TeacherArm
+from retroformer.agents.arms.arm import TeacherArm
 from retroformer.config.experiment import Experiment
 from retroformer.config.sections.base import adapter_name
 from retroformer.environments.extras import SeedFacts, TaskFacts

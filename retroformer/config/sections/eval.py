@@ -5,9 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from retroformer.agents.arms.arm import Arm
+from retroformer.agents.arms.arm import Arm, ModelArm, TeacherArm
 from retroformer.agents.arms.baselines import BASELINES, NoAdviceArm, PlaceboArm
-from retroformer.agents.arms.model import ModelArm, TeacherArm
 from retroformer.agents.arms.retrieved import RetrievedArm
 from retroformer.config.sections.base import Endpoint, Positive, Section, Spending
 from retroformer.environments.registry import extras

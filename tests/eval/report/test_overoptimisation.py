@@ -9,7 +9,7 @@ import pytest
 
 from eval.measure.results import ArmResult
 from eval.report.overoptimisation import gain_parts, gains
-from retroformer.agents.arms.model import ModelArm
+from retroformer.agents.arms.arm import ModelArm
 from retroformer.config.experiment import Experiment
 from tests.support.evaluations import finished_seed
 from tests.support.markdown_tables import markdown, tables_in
