@@ -32,8 +32,8 @@ from retroformer.config.file import Config, load
 from retroformer.config.parts import Parts, chosen_tasks, parts, reflection_renderer
 from retroformer.environments.alfworld.advice_writer import lesson_reflector
 from retroformer.environments.extras import LessonParts
-from retroformer.method.pairs import preference_pairs
 from retroformer.method.protocols import Reflector
+from retroformer.method.rating import preference_pairs
 from retroformer.method.records import Task
 from retroformer.run.ledger import Ledger
 from retroformer.run.schedule import Work, work_through

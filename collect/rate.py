@@ -10,8 +10,7 @@ from retroformer.config.file import Config
 from retroformer.config.parts import check_prompts, parts, require_addresses
 from retroformer.config.sections.base import RetryPlan
 from retroformer.errors import InfrastructureFailure, MissingInput
-from retroformer.method.pairs import count_ratings
-from retroformer.method.rating import FEW_POSITIVES, Rating, ratings
+from retroformer.method.rating import FEW_POSITIVES, Rating, count_ratings, ratings
 from retroformer.method.records import Outcome, Task
 from retroformer.run.arm_names import collect_arm
 from retroformer.run.attempts import Experience

@@ -1,15 +1,18 @@
-"""Ratings of reflections: the change of the return from a failure to its retry (Retroformer, section 4.3)."""
+"""Ratings of reflections, and preferences between two on the same failure (Retroformer, section 4.3).
+
+A rating is the change of the return from a failure to its retry.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import combinations, groupby
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from retroformer.method.protocols import ReturnOf
-from retroformer.method.records import Key, Message, Reflection
+from retroformer.method.records import Key, Message, PreferencePair, Reflection
 from retroformer.run.store import Store, StoredReflection
 from retroformer.run.store.reading import chunks
 
@@ -189,3 +192,44 @@ def count_signs(rated: Iterable[Rating], signs: Counter[str]) -> Iterator[Rating
         if rating.text.strip():
             signs["positive" if rating.rating > 0 else "negative" if rating.rating < 0 else "zero"] += 1
         yield rating
+
+
+def preferences(rated: Iterable[Rating]) -> Iterator[tuple[Rating, Rating]]:
+    """Yield (better, worse) for all pairs of reflections on a trajectory whose ratings differ by more than their error.
+
+    Ties and pairs of equal or blank texts are left out: a reward model could learn nothing but noise from them.
+    Reflections on the failures of one task and trial must be adjacent, as they are in the order of their keys.
+    """
+    for candidates in by_failure(rated):
+        for better, worse in combinations(candidates, 2):
+            if worse.rating > better.rating:
+                better, worse = worse, better
+            # The margin of a tie is 0, which exceeds no error.
+            error = math.hypot(better.standard_error, worse.standard_error)
+            distinct = better.text != worse.text and better.text.strip() and worse.text.strip()
+            if distinct and better.rating - worse.rating > error:
+                yield better, worse
+
+
+def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> Iterator[PreferencePair]:
+    """Yield the preferences among the rated reflections of an arm, with the prompt that both answered."""
+    for better, worse in preferences(ratings(store, arm, records=True, anew=anew)):
+        yield PreferencePair(
+            task_id=better.task_id,
+            prompt=better.prompt,
+            chosen=better.text,
+            rejected=worse.text,
+            chosen_is_cut=better.is_cut,
+            rejected_is_cut=worse.is_cut,
+            margin=better.rating - worse.rating,
+        )
+
+
+def count_ratings(arms: Iterable[Iterable[Rating]]) -> str:
+    """Return how many reflections are rated, by arm, with which signs, and how many pairs they make."""
+    signs = Counter[str]()
+    pairs = sum(1 for rated in arms for _ in preferences(count_signs(rated, signs)))
+    return (
+        f"{signs.total()} rated: {signs['positive']} positive, {signs['negative']} negative, {signs['zero']} zero; "
+        f"{pairs} pairs"
+    )

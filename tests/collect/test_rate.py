@@ -14,8 +14,7 @@ import pytest
 from collect.rate import rate_reflections
 from retroformer.config.file import Config
 from retroformer.errors import BudgetExhausted, ConfigError, InfrastructureFailure, MissingInput, StoreError
-from retroformer.method.pairs import preferences
-from retroformer.method.rating import ratings
+from retroformer.method.rating import preferences, ratings
 from retroformer.method.records import Outcome
 from retroformer.run.store import open_store
 from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_to

@@ -18,8 +18,15 @@ from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
 from retroformer.method.ancestors import memory_of
-from retroformer.method.pairs import count_ratings, preference_pairs
-from retroformer.method.rating import FEW_POSITIVES, Rating, by_failure, count_signs, ratings
+from retroformer.method.rating import (
+    FEW_POSITIVES,
+    Rating,
+    by_failure,
+    count_ratings,
+    count_signs,
+    preference_pairs,
+    ratings,
+)
 from retroformer.method.records import PreferencePair
 from retroformer.run.arm_names import WRITTEN, collect_arm, is_rated
 from retroformer.run.stage_metrics import TrainingTasks, training_tasks

@@ -13,8 +13,7 @@ from retroformer.cases.import_cases import StoredCases, store_cases
 from retroformer.config.experiment import Experiment
 from retroformer.environments.agent import AgentSection
 from retroformer.errors import ConfigError
-from retroformer.method.pairs import preference_pairs
-from retroformer.method.rating import ratings
+from retroformer.method.rating import preference_pairs, ratings
 from retroformer.method.records import Outcome
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.store import Store, open_store

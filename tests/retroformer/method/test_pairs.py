@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from retroformer.method.pairs import preferences
-from retroformer.method.rating import Rating
+from retroformer.method.rating import Rating, preferences
 from tests.support.characters import CAPITAL
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.method.pairs import preference_pairs
-from retroformer.method.rating import Rerating, ratings
+from retroformer.method.rating import Rerating, preference_pairs, ratings
 from retroformer.method.records import Key, Outcome, Usage
 from retroformer.run.store import Store
 from tests.support.characters import CAPITAL, advice, attempt_at
