@@ -161,7 +161,7 @@ class RetrievingReflector:
 
     def _rate(self) -> None:
         self._total_trials = sum(piece.trials for piece in self._pieces)
-        self._similarity.weigh([self.usefulness(piece) for piece in self._pieces])
+        self._usefulness = [self.usefulness(piece) for piece in self._pieces]
 
     def learn(self, retrievals: Iterable[RetrievalGain]) -> None:
         """Count these gains, in any order, for the pieces of the same texts; a text that is no piece is skipped."""
@@ -185,7 +185,7 @@ class RetrievingReflector:
 
     def _best(self, trajectory: Trajectory, memory: Memory) -> AdviceRecord | None:
         """Return the allowed piece with the highest score, the first by text among equals; None if there is none."""
-        scores = self._similarity.weighted(trajectory.opening)
+        scores = self._similarity.to(trajectory.opening) * self._usefulness
         held = [self._by_text[text] for text in memory.reflections if text in self._by_text]
         scores[[*held, *self._by_task.get(trajectory.task.id, ())]] = -1.0
         best = int(scores.argmax())

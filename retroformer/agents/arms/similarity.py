@@ -28,15 +28,6 @@ class Similarity:
         self._places_T = np.array([place_of[text] for text in texts], dtype=np.intp)
         self._count = len(copies)
         self._postings = self._index(words.values())
-        self._weights_T: Floats = np.ones(len(texts))
-
-    def weigh(self, weights: Sequence[float]) -> None:
-        """Set a weight for each text."""
-        self._weights_T = np.array(weights)
-
-    def weighted(self, text: str) -> Floats:
-        """Return the similarity of each text to this one times its weight."""
-        return self.to(text) * self._weights_T
 
     def to(self, text: str) -> Floats:
         """Return the similarity of each text to this one, between 0 and 1."""
