@@ -70,17 +70,12 @@ class PhraseArm(EarlyArm):
     kind: Literal["phrase"] = "phrase"
 
     def build(self, parts: ArmParts) -> Reflector:
-        return phrase_reflector()
+        return WrittenReflector(
+            "phrase", _no_prompt, lambda failure, _, seed: seeded(failure.task, seed).choice(PHRASES)
+        )
 
     def describe(self) -> str:
         return f"a fixed sentence without information{self.when}"
-
-
-def phrase_reflector() -> WrittenReflector:
-    """Return a reflector that gives phrases without content, drawn by seed and task."""
-    return WrittenReflector(
-        "phrase", _no_prompt, lambda failure, memory, seed: seeded(failure.task, seed).choice(PHRASES)
-    )
 
 
 def _no_prompt(failure: Trajectory, memory: Memory) -> tuple[()]:
@@ -95,7 +90,11 @@ class DocumentArm(EarlyArm):
     """Path of the text file."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        return document_reflector(self.text)
+        text = self.text
+        # A memory that holds the text gets a blank one, so that it is read once.
+        return WrittenReflector(
+            "document", _no_prompt, lambda _, memory, seed: "" if text in memory.reflections else text
+        )
 
     @property
     def text(self) -> str:
@@ -117,13 +116,6 @@ class DocumentArm(EarlyArm):
 
     def describe(self) -> Words:
         return "the text of ", code(self.file), f", the same after every failure{self.when}"
-
-
-def document_reflector(text: str) -> WrittenReflector:
-    """Return a reflector that gives this text; a memory that holds it gets a blank one, so that it is read once."""
-    return WrittenReflector(
-        "document", _no_prompt, lambda failure, memory, seed: "" if text in memory.reflections else text
-    )
 
 
 class PlaceboArm(Arm):

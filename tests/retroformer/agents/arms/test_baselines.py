@@ -1,21 +1,26 @@
 """Tests of the baselines: no advice, phrases, and advice written for another task."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retroformer.agents.arms.baselines import (
     PHRASES,
     UNSUITABLE,
+    DocumentArm,
     NoReflector,
+    PhraseArm,
     PlaceboReflector,
-    document_reflector,
-    phrase_reflector,
 )
 from retroformer.errors import MissingInput
 from retroformer.method.records import Key, Memory, Usage
 from retroformer.run.store import StoredReflection
 from tests.support.characters import advice, attempt_at, task
+
+NO_PARTS: Any = None
+"""What arms are built from that need nothing of an experiment."""
 
 
 def written(task_id: str, text: str, trial: int = 1) -> StoredReflection:
@@ -38,15 +43,17 @@ def test_no_reflector_writes_nothing_and_costs_nothing() -> None:
 
 def test_a_phrase_is_drawn_by_task_and_seed_for_any_environment() -> None:
     def phrases(name: str) -> list[str]:
-        return [asyncio.run(phrase_reflector().reflect(attempt_at(task(name)), Memory(), n)).text for n in range(200)]
+        reflector = PhraseArm().build(NO_PARTS)
+        return [asyncio.run(reflector.reflect(attempt_at(task(name)), Memory(), n)).text for n in range(200)]
 
     assert set(phrases("a")) == set(PHRASES)
     assert phrases("a") == phrases("a")
     assert phrases("a") != phrases("b")
 
 
-def test_a_document_is_remembered_once() -> None:
-    reflector, memory = document_reflector("Search every drawer."), Memory()
+def test_a_document_is_remembered_once(tmp_path: Path) -> None:
+    (tmp_path / "guide.md").write_text("Search every drawer.\n")
+    reflector, memory = DocumentArm(file=str(tmp_path / "guide.md")).build(NO_PARTS), Memory()
     for _ in range(2):
         memory = memory.remember(asyncio.run(reflector.reflect(attempt_at(), memory, 0)).text, 3)
     assert memory.reflections == ("Search every drawer.",)
