@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from gepa.api import optimize as evolve
@@ -99,7 +100,8 @@ def optimize(config: Config, *, retries: int | None, proposer: str | None, token
             track_best_outputs=False,
             run_dir=str(folder / _name_of_state(failures, model, experiment.seed)),
             seed=experiment.seed,
-            logger=_NoLog(),
+            # GEPA tells in many lines what the summary tells in one.
+            logger=SimpleNamespace(log=lambda message: None),
         )
     if model.failure is not None:
         raise model.failure
@@ -249,10 +251,3 @@ def _name_of_state(failures: Sequence[FailedTask], proposer: _Proposer, seed: in
         "seed": seed,
     }
     return f"search-{sha256_of(state)[:12]}"
-
-
-class _NoLog:
-    """GEPA's log, which tells in many lines what the summary tells in one."""
-
-    def log(self, message: str) -> None:
-        pass
