@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -25,17 +24,13 @@ from retroformer.config.command_line import ConfigFile, Overrides, example, make
 from retroformer.errors import STOPPED_STATUS, ServiceError
 
 ClusterStage = Literal["warm", "sft", "reward", "dpo", "ppo", "grpo", "actor"]
-EARLIER_STAGES: Mapping[ClusterStage, tuple[ClusterStage, ...]] = MappingProxyType(
-    {
-        "warm": (),
-        "sft": ("warm",),
-        "reward": ("warm", "sft"),
-        "dpo": ("sft",),
-        "ppo": ("sft", "reward"),
-        "grpo": ("sft", "reward"),
-        "actor": (),
-    }
-)
+EARLIER_STAGES: Mapping[ClusterStage, tuple[ClusterStage, ...]] = {
+    "sft": ("warm",),
+    "reward": ("warm", "sft"),
+    "dpo": ("sft",),
+    "ppo": ("sft", "reward"),
+    "grpo": ("sft", "reward"),
+}
 """Stage -> the stages whose adapters it may read."""
 _MOST_RESTARTS = 10
 
@@ -188,7 +183,7 @@ def _own_address() -> tuple[str, int]:
 
 def _pull_missing(job: Job) -> None:
     """Pull the adapters of earlier stages that this node lacks and the exchange has. Raises RuntimeError."""
-    for stage in EARLIER_STAGES[job.stage]:
+    for stage in EARLIER_STAGES.get(job.stage, ()):
         folder = job.stage_folder(stage)
         # Whether the stage needs what was not pushed is for the stage to say.
         if not folder.is_dir() and _share("pull", job.address(stage), str(folder), "--if-pushed"):

@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from retroformer.agents.arms.arm import Arm, ArmParts
@@ -18,26 +17,24 @@ from retroformer.method.protocols import Reflector
 from retroformer.method.records import Trajectory
 from retroformer.method.repetition import texts_of
 
-METHODS: Mapping[str, str] = MappingProxyType(
-    {
-        "base_conversion": "Divide by the new base again and again, and read the remainders from last to first.",
-        "basic_arithmetic": "Work out brackets first, then products and quotients, then sums from left to right.",
-        "chain_sum": "Go from left to right and keep a running total: add after a plus, subtract after a minus.",
-        "coin_flip": "Turn the probabilities of single flips into a product, and count the arrangements.",
-        "count_bits": "Write the number in binary, then count the ones.",
-        "gcd": "Replace the larger number by the remainder of the division until the remainder is zero.",
-        "lcm": "Find the greatest common divisor first, then divide the product by it.",
-        "leg_counting": "Write the legs of one animal of each kind, multiply by how many there are, then add.",
-        "letter_counting": "Go through the text word by word and count every occurrence of the letter, twice in a word "
-        "if it is there twice.",
-        "number_sorting": "Compare the signs first, then pick the next number in order again and again.",
-        "prime_factorization": "Divide by the smallest prime that fits, again and again, and keep every factor.",
-        "propositional_logic": "Write the premises as implications and follow them one at a time.",
-        "spell_backward": "Write the letters one by one from the last to the first and leave none out.",
-        "word_sequence_reversal": "Number the words and write them from the last number to the first.",
-        "word_sorting": "Compare the first letters by their code: capitals come before small letters.",
-    }
-)
+METHODS: Mapping[str, str] = {
+    "base_conversion": "Divide by the new base again and again, and read the remainders from last to first.",
+    "basic_arithmetic": "Work out brackets first, then products and quotients, then sums from left to right.",
+    "chain_sum": "Go from left to right and keep a running total: add after a plus, subtract after a minus.",
+    "coin_flip": "Turn the probabilities of single flips into a product, and count the arrangements.",
+    "count_bits": "Write the number in binary, then count the ones.",
+    "gcd": "Replace the larger number by the remainder of the division until the remainder is zero.",
+    "lcm": "Find the greatest common divisor first, then divide the product by it.",
+    "leg_counting": "Write the legs of one animal of each kind, multiply by how many there are, then add.",
+    "letter_counting": "Go through the text word by word and count every occurrence of the letter, twice in a word "
+    "if it is there twice.",
+    "number_sorting": "Compare the signs first, then pick the next number in order again and again.",
+    "prime_factorization": "Divide by the smallest prime that fits, again and again, and keep every factor.",
+    "propositional_logic": "Write the premises as implications and follow them one at a time.",
+    "spell_backward": "Write the letters one by one from the last to the first and leave none out.",
+    "word_sequence_reversal": "Number the words and write them from the last number to the first.",
+    "word_sorting": "Compare the first letters by their code: capitals come before small letters.",
+}
 """A sentence on how to solve the tasks of a family."""
 _RIGHT, _OTHER = 0.6, 0.2
 """Shares of lessons with the method of the task's family, and of another family; the rest has no content."""
