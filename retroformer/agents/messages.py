@@ -32,15 +32,14 @@ _TEXT_FIELDS = ("text", "message", "value", "output")
 """Fields, besides lists, in which a message of another package may say something."""
 
 
-def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
-    """Return the steps of the conversation. Raises ValueError, which names a message of another form."""
-    kept = clean_messages(messages)
+def steps_of(messages: Sequence[ChatMessage]) -> tuple[Step, ...]:
+    """Return the steps of a conversation, as `clean_messages` returns it."""
     steps = list[Step]()
-    for number, message in enumerate(kept):
+    for number, message in enumerate(messages):
         if message.role != "assistant":
             continue
         said = content_text(message.content).strip()
-        answers = list(takewhile(lambda later: later.role != "assistant", islice(kept, number + 1, None)))
+        answers = list(takewhile(lambda later: later.role != "assistant", islice(messages, number + 1, None)))
         results, by_id = list[ChatMessage](), defaultdict[str | None, list[ChatMessage]](list)
         for answer in answers:
             if answer.role == "tool":

@@ -193,7 +193,7 @@ RESPONSES_WITH_MCP: list[Any] = [
     "messages", [AI_SDK_UI, SERVER_TOOLS, RESPONSES_WITH_MCP], ids=["ai sdk", "anthropic", "responses"]
 )
 def test_what_a_model_says_after_the_result_of_a_providers_tool_is_a_turn_of_its_own(messages: list[Any]) -> None:
-    look, find, say = steps_of(messages)
+    look, find, say = steps_of(clean_messages(messages))
     assert look == Step(thought="I look.", action='find({"order": 1})', observation="It is open.")
     assert find == Step(action='find({"order": 1})', observation="Paid.")
     assert say.action.replace("\n", "") == "I cannot refund it."
@@ -218,7 +218,7 @@ FORMS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_messages_of_every_api_become_the_same_steps(form: str) -> None:
-    assert steps_of(FORMS[form]) == (
+    assert steps_of(clean_messages(FORMS[form])) == (
         Step(thought="I look.", action='find({"order": 1})', observation="It is open."),
         Step(action='find({"order": 1})', observation="It is paid."),
         Step(action="I cannot refund it.", observation=""),
@@ -282,6 +282,6 @@ def test_a_message_with_thousands_of_calls_takes_a_moment() -> None:
     calls = [{"id": str(number), "function": {"name": "look", "arguments": "{}"}} for number in range(20_000)]
     answers = [{"role": "tool", "tool_call_id": str(number), "content": str(number)} for number in range(20_000)]
     begun = time.monotonic()
-    steps = steps_of([{"role": "assistant", "content": None, "tool_calls": calls}, *answers])
+    steps = steps_of(clean_messages([{"role": "assistant", "content": None, "tool_calls": calls}, *answers]))
     assert [step.observation for step in steps] == [str(number) for number in range(20_000)]
     assert time.monotonic() - begun < 20

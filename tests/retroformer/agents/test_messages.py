@@ -22,7 +22,7 @@ def test_a_tool_call_is_an_action_and_the_text_beside_it_the_thought() -> None:
         ANSWER,
         {"role": "assistant", "content": "The key is on the desk."},
     ]
-    assert steps_of(messages) == (
+    assert steps_of(clean_messages(messages)) == (
         Step(thought="It may be on the desk.", action='look({"at": "desk"})', observation="A key."),
         Step(action="The key is on the desk.", observation=""),
     )
@@ -35,7 +35,7 @@ def test_calls_made_at_once_keep_their_own_answers() -> None:
         {"role": "tool", "tool_call_id": "c2", "content": "It is locked."},
         ANSWER,
     ]
-    assert steps_of(messages) == (
+    assert steps_of(clean_messages(messages)) == (
         Step(action='look({"at": "desk"})', observation="A key."),
         Step(action="open({})", observation="It is locked."),
     )
@@ -48,7 +48,7 @@ def test_the_users_next_message_is_the_observation_of_a_text() -> None:
         {"role": "user", "content": [{"type": "text", "text": "Higher."}, {"type": "image_url", "image_url": {}}]},
         {"role": "assistant", "content": "9"},
     ]
-    assert steps_of(messages) == (
+    assert steps_of(clean_messages(messages)) == (
         Step(action="7", observation="Higher.\n[image_url]"),
         Step(action="9", observation=""),
     )
@@ -61,17 +61,17 @@ def test_calls_without_ids_are_answered_in_their_order() -> None:
         {"role": "tool", "content": "A key."},
         {"role": "tool", "content": "It is locked."},
     ]
-    assert [step.observation for step in steps_of(messages)] == ["A key.", "It is locked."]
+    assert [step.observation for step in steps_of(clean_messages(messages))] == ["A key.", "It is locked."]
 
 
 def test_parts_that_are_objects_keep_their_text_and_lose_their_thinking() -> None:
     parts = [SimpleNamespace(type="thinking", thinking="8?"), SimpleNamespace(type="text", text="7")]
-    assert steps_of([{"role": "assistant", "content": parts}]) == (Step(action="7", observation=""),)
+    assert steps_of(clean_messages([{"role": "assistant", "content": parts}])) == (Step(action="7", observation=""),)
 
 
 def test_thinking_is_left_out() -> None:
     message = {"role": "assistant", "content": "<think>8?</think>7", "reasoning_content": "Perhaps 8."}
-    assert steps_of([message]) == (Step(action="7", observation=""),)
+    assert steps_of(clean_messages([message])) == (Step(action="7", observation=""),)
 
 
 def test_messages_of_langchain_and_of_the_openai_client_become_the_same_steps() -> None:
@@ -93,7 +93,7 @@ def test_messages_of_langchain_and_of_the_openai_client_become_the_same_steps() 
         ANSWER,
         ChatCompletionMessage(role="assistant", content="On the desk."),
     ]
-    assert steps_of(langchain) == steps_of(client) == wanted
+    assert steps_of(clean_messages(langchain)) == steps_of(clean_messages(client)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_messages_of_langchain_and_of_the_openai_client_become_the_same_steps() 
 )
 def test_a_message_of_another_form_is_named_by_its_place(message: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        steps_of([{"role": "user", "content": "Go."}, message])
+        clean_messages([{"role": "user", "content": "Go."}, message])
 
 
 THOUGHT = "<think>The secret thought.</think>"
