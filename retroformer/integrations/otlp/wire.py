@@ -5,7 +5,7 @@ Fields that this module does not know are ignored, as the protocol demands of re
 
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
@@ -16,13 +16,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     TypeAdapter,
     ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema, core_schema
 
 from retroformer.errors import MissingInput
 from retroformer.method.records import StorableText
@@ -112,14 +110,11 @@ class SpanStatus(_Fields):
     code: Annotated[int, BeforeValidator(lambda code: _STATUS_CODES.get(str(code), code)), Field(ge=0, le=2)] = 0
 
 
-class _AttributeList:
-    """A list of attributes, which becomes a mapping of their values."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(_plain, handler.generate_schema(list[_Attribute]))
-
-
-_Attributes = Annotated[dict[str, Any], _AttributeList()]
+if TYPE_CHECKING:
+    _Attributes = dict[str, Any]
+else:
+    # A list of attributes becomes a mapping of their values.
+    _Attributes = Annotated[list[_Attribute], AfterValidator(_plain)]
 
 
 class SpanEvent(_Fields):
