@@ -153,18 +153,12 @@ def is_pack_file(name: str) -> bool:
 def react_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
     """Render the ReAct prompt for the next thought and action: instruction and examples, then this attempt so far."""
     attempt = f"{_advised_opening(pack, scene)}\n{_steps(pack, scene.steps)}{_cue(pack, scene.steps)}"
-    return (
-        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
-        Message(role="user", content=attempt),
-    )
+    return _chat(_paragraphs(pack.act, pack.examples_for(scene.task)), attempt)
 
 
 def tool_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
     """Render the beginning of a conversation with tools: instruction, then memory and opening, without this attempt."""
-    return (
-        Message(role="system", content=pack.tools.strip()),
-        Message(role="user", content=_advised_opening(pack, scene)),
-    )
+    return _chat(pack.tools.strip(), _advised_opening(pack, scene))
 
 
 def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
@@ -180,10 +174,7 @@ def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
         parts.append(f"{pack.remember.strip()}{_bullets(scene.memory.reflections)}")
     revises = parts and pack.revise
     instruction = pack.revise.strip() if revises else _paragraphs(pack.act, pack.examples_for(scene.task))
-    return (
-        Message(role="system", content=instruction),
-        Message(role="user", content="\n\n".join((*parts, scene.opening.strip()))),
-    )
+    return _chat(instruction, "\n\n".join((*parts, scene.opening.strip())))
 
 
 def conversation_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
@@ -193,16 +184,12 @@ def conversation_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
         for step in scene.steps
         for role, text in (("assistant", step.action), ("user", step.observation))
     )
-    return (
-        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
-        Message(role="user", content=_advised_opening(pack, scene)),
-        *turns,
-    )
+    return *_chat(_paragraphs(pack.act, pack.examples_for(scene.task)), _advised_opening(pack, scene)), *turns
 
 
 def tests_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
     """Render the prompt for tests of a program that is not written yet; it holds only the problem."""
-    return (Message(role="system", content=pack.tests.strip()), Message(role="user", content=scene.opening.strip()))
+    return _chat(pack.tests.strip(), scene.opening.strip())
 
 
 def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
@@ -218,10 +205,7 @@ def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, me
     how = f" ({failure.ending.value})" if failure.judged is None else ""
     earlier = _earlier_attempts(pack, characters - len(opening) - len(played), memory)
     attempt = f"{opening.strip()}\n{earlier}{played}{tried}\n{pack.failed.strip()}{how}."
-    return (
-        Message(role="system", content=_paragraphs(pack.reflect, pack.reflect_examples)),
-        Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
-    )
+    return _chat(_paragraphs(pack.reflect, pack.reflect_examples), f"{attempt}\n{pack.ask.strip()}")
 
 
 def _earlier_attempts(pack: PromptPack, characters: int, memory: Memory) -> str:
@@ -250,10 +234,7 @@ def adaptation_prompt(pack: PromptPack, failure: Trajectory, memory: Memory) -> 
 def judge_prompt(pack: PromptPack, characters: int, attempt: Trajectory) -> tuple[Message, ...]:
     """Render the attempt as for a reflector but without the verdict, and the question whether it solved the task."""
     opening, steps = _shorten_attempt(attempt, characters)
-    return (
-        Message(role="system", content=pack.judge.strip()),
-        Message(role="user", content=f"{opening.strip()}\n{_steps(pack, steps)}\n{pack.verdict.strip()}"),
-    )
+    return _chat(pack.judge.strip(), f"{opening.strip()}\n{_steps(pack, steps)}\n{pack.verdict.strip()}")
 
 
 def _shorten_attempt(attempt: Trajectory, characters: int) -> tuple[str, tuple[Step, ...]]:
@@ -300,6 +281,10 @@ def _without_middle(text: str, most: int) -> str:
     """Return the text, or if it is longer than `most`, its first and last characters with a mark between them."""
     end = (most - len(_CUT)) // 2
     return text if len(text) <= most else f"{text[: most - len(_CUT) - end]}{_CUT}{text[len(text) - end :]}"
+
+
+def _chat(system: str, user: str) -> tuple[Message, Message]:
+    return Message(role="system", content=system), Message(role="user", content=user)
 
 
 def _bullets(texts: Iterable[str]) -> str:
