@@ -97,10 +97,7 @@ def _exact_cases(store: Store, arm: str, arms: Sequence[str]) -> Iterator[Case]:
                 conditions=conditions,
                 marks=tuple(marks[key.task_id]),
             )
-            case = _case(link, partial(_exact_attempt, first.opening), origin)
-            attempt = case.attempt.model_copy(update={"stored_at": times.get(key)})
-            retry = case.retry and case.retry.model_copy(update={"stored_at": times.get(after[0]) if after else None})
-            yield case.model_copy(update={"attempt": attempt, "retry": retry})
+            yield _case(link, partial(_exact_attempt, first.opening, times), origin)
 
 
 def _tasks(store: Store, arm: str) -> Iterator[tuple[dict[Key, Trajectory], list[StoredReflection]]]:
@@ -166,7 +163,7 @@ def _plain_case(link: Link) -> Case:
         raise ConfigError(f"The attempts at {task_id!r} are no case{fault}; export them with --exact.") from None
 
 
-def _case(link: Link, form: Callable[[Trajectory], CaseAttempt], origin: Origin | None) -> Case:
+def _case(link: Link, form: Callable[[Key, Trajectory], CaseAttempt], origin: Origin | None) -> Case:
     (before, first), advice, after = link
     sha256 = first.task.sha256 if origin is not None else ""
     numbers, retry = after if after is not None else (before, None)
@@ -179,15 +176,15 @@ def _case(link: Link, form: Callable[[Trajectory], CaseAttempt], origin: Origin 
         trial=before.trial,
         candidate=numbers.candidate % (MOST_NUMBER + 1),
         repeat=numbers.repeat % (MOST_NUMBER + 1),
-        attempt=form(first),
+        attempt=form(before, first),
         advice=advised,
-        retry=form(retry) if retry is not None else None,
+        retry=form(numbers, retry) if retry is not None else None,
         origin=origin,
     )
     return case.model_copy(update={"rating": case.gain})
 
 
-def _exact_attempt(opening: str, attempt: Trajectory) -> CaseAttempt:
+def _exact_attempt(opening: str, times: Mapping[Key, str], key: Key, attempt: Trajectory) -> CaseAttempt:
     return CaseAttempt(
         score=attempt.episode_return,
         steps=attempt.steps,
@@ -197,10 +194,11 @@ def _exact_attempt(opening: str, attempt: Trajectory) -> CaseAttempt:
         ending=attempt.ending,
         judged=attempt.judged,
         opening=attempt.opening if attempt.opening != opening else None,
+        stored_at=times.get(key),
     )
 
 
-def _plain_attempt(attempt: Trajectory) -> CaseAttempt:
+def _plain_attempt(_: Key, attempt: Trajectory) -> CaseAttempt:
     """Return an attempt in the form in which it was given: messages, its answer alone, or its steps."""
     score, usage = parse_score(attempt.episode_return), attempt.usage
     if attempt.messages is not None:
