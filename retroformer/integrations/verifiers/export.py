@@ -6,10 +6,10 @@ The prompt is a chat with the instruction and examples of the config's prompt pa
 
 import asyncio
 import math
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import verifiers
 from datasets import Dataset
@@ -36,13 +36,6 @@ _EPISODE, _REWARDS = "retroformer_episode", "retroformer_rewards"
 Result = TypeVar("Result")
 
 
-class OpenEpisode(NamedTuple):
-    """An episode in progress, and what ends it."""
-
-    stack: AsyncExitStack
-    episode: PooledEpisode
-
-
 class Pools:
     """Processes for the tasks of each split, started when they are needed, and used from a loop of their own."""
 
@@ -52,12 +45,15 @@ class Pools:
         self._background: Background | None = None
 
     async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await the work in the thread with our loop."""
+        """Await the work in the thread with our loop. Raises verifiers.InfraError for our failures."""
         self._background = self._background or Background()
-        return await asyncio.wrap_future(self._background.start(work))
+        try:
+            return await asyncio.wrap_future(self._background.start(work))
+        except InfrastructureFailure as error:
+            raise InfraError(str(error)) from error
 
-    async def begin(self, task: Task) -> tuple[OpenEpisode, Transition]:
-        """Start an episode. Raises EnvironmentFailure."""
+    async def begin(self, task: Task) -> tuple[AsyncExitStack, PooledEpisode, Transition]:
+        """Start an episode; return what ends it, the episode and its opening. Raises EnvironmentFailure."""
         if task.split not in self._pools:
             experiment = self._experiment
             section = experiment.environment.model_copy(update={"split": task.split})
@@ -65,7 +61,7 @@ class Pools:
         async with AsyncExitStack() as stack:
             episode = await stack.enter_async_context(self._pools[task.split].episode(task))
             opening = await episode.reset()
-            return OpenEpisode(stack.pop_all(), episode), opening
+            return stack.pop_all(), episode, opening
 
     async def stop(self) -> None:
         """Stop the processes; a later episode starts new ones."""
@@ -108,17 +104,17 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         """Start the episode and put its opening into the prompt. Raises verifiers.InfraError."""
         task = Task.model_validate(state["info"])
         state[_REWARDS] = []
-        with _infrastructure_errors():
-            state[_EPISODE], shown = await self._pools.run(self._pools.begin(task))
-        scene = Scene(task=task, opening=shown.observation, steps=(), memory=Memory())
+        stack, episode, opening = await self._pools.run(self._pools.begin(task))
+        state[_EPISODE] = stack, episode
+        scene = Scene(task=task, opening=opening.observation, steps=(), memory=Memory())
         state["prompt"] = [message.model_dump() for message in conversation_prompt(self._pack, scene)]
         return state
 
     async def env_response(self, messages: Any, state: Any, **_: Any) -> Any:
         """Do the action of the last turn. Raises verifiers.InfraError."""
         action = self._action(str(messages[-1].content or ""))
-        with _infrastructure_errors():
-            transition = await self._pools.run(state[_EPISODE].episode.step(action))
+        _, episode = state[_EPISODE]
+        transition = await self._pools.run(episode.step(action))
         state[_REWARDS].append(transition.reward)
         answer = [UserMessage(content=transition.observation)]
         if transition.over:
@@ -130,7 +126,8 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         """Let the process play another episode."""
         if (playing := state.get(_EPISODE)) is not None:
             state[_EPISODE] = None
-            await self._pools.run(playing.stack.aclose())
+            stack, _ = playing
+            await self._pools.run(stack.aclose())
 
     @verifiers.teardown  # type: ignore[untyped-decorator]
     async def stop_processes(self) -> None:
@@ -152,12 +149,3 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
 def episode_return(state: Any) -> float:
     """Return the sum of the rewards of an attempt."""
     return math.fsum(state[_REWARDS])
-
-
-@contextmanager
-def _infrastructure_errors() -> Iterator[None]:
-    """Turn our failures in the block into those of verifiers."""
-    try:
-        yield
-    except InfrastructureFailure as error:
-        raise InfraError(str(error)) from error
