@@ -31,39 +31,22 @@ def task_parameter(agent: Callable[..., Any]) -> tuple[str, int | None]:
     return positional[first] if first < len(positional) else "task", first
 
 
-class AgentCall:
-    """A call of an agent, which can be attempted any number of times."""
+def prepare(
+    agent: Callable[..., Any], parameter: tuple[str, int | None], arguments: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, Callable[[str], Any]]:
+    """Return the task of a call as the caller passed it, and the function that attempts it with some advice.
 
-    def __init__(
-        self,
-        agent: Callable[..., Any],
-        parameter: tuple[str, int | None],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-    ) -> None:
-        """Prepare the call, given the agent's `task_parameter`. Raises TypeError if it has no task."""
-        self._agent, self._arguments, self._named = agent, tuple(arguments), dict(named)
-        self._name, self._position = parameter
-        if not self._by_position and self._name not in self._named:
-            raise TypeError(f"The agent was called without a task: pass it as the argument {self._name!r}.")
-
-    @property
-    def task(self) -> Any:
-        """The task as the caller passed it. No attempt changes it, unless it cannot be copied."""
-        return self._arguments[self._position or 0] if self._by_position else self._named[self._name]
-
-    @property
-    def _by_position(self) -> bool:
-        return self._position is not None and self._position < len(self._arguments)
-
-    def attempt(self, advice: str) -> Any:
-        """Call the agent with this advice and a copy of the task."""
-        arguments, named = list(self._arguments), self._named | {"advice": advice}
-        if self._by_position:
-            arguments[self._position or 0] = copy_of(self.task)
-        else:
-            named[self._name] = copy_of(self.task)
-        return self._agent(*arguments, **named)
+    Every attempt gets a copy of the task, so none changes it, unless it cannot be copied. Raises TypeError if the call
+    has no argument for the agent's `task_parameter`.
+    """
+    name, place = parameter
+    if place is None or place >= len(arguments):
+        if name not in named:
+            raise TypeError(f"The agent was called without a task: pass it as the argument {name!r}.")
+        task = named[name]
+        return task, lambda advice: agent(*arguments, **{**named, "advice": advice, name: copy_of(task)})
+    before, task, after = arguments[:place], arguments[place], arguments[place + 1 :]
+    return task, lambda advice: agent(*before, copy_of(task), *after, **{**named, "advice": advice})
 
 
 def copy_of(task: Any) -> Any:

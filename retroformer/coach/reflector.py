@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 from pydantic import ValidationError
 
 from retroformer.agents.attempt_result import AttemptResult, as_trajectory, parse_score, read_result
-from retroformer.coach.agent_call import AgentCall, refuse_unfinished, refuse_unusable, task_parameter
+from retroformer.coach.agent_call import prepare, refuse_unfinished, refuse_unusable, task_parameter
 from retroformer.coach.connection import Connection
 from retroformer.coach.recorder import Gains, OpenTask, gains_in
 from retroformer.coach.session import Score, Session, Watch
@@ -274,19 +274,19 @@ class Reflector(AbstractContextManager["Reflector"]):
         parameter = task_parameter(agent)
 
         async def improved(*arguments: Any, **named: Any) -> Any:
-            call = AgentCall(agent, parameter, arguments, named)
+            task, attempt = prepare(agent, parameter, arguments, named)
             with ExitStack() as stack:
                 try:
                     connection = stack.enter_context(self._use_connection())
                 except RetroformerError as error:
                     _LOGGER.warning("The agent runs without advice: %s", error)
-                    return await call.attempt("") if asynchronous else call.attempt("")
-                story = OpenTask.of(call.task, advised=_RANDOM.random() >= self._unadvised)
-                session = Session(story, connection.recorder, call.task, trials, score)
+                    return await attempt("") if asynchronous else attempt("")
+                story = OpenTask.of(task, advised=_RANDOM.random() >= self._unadvised)
+                session = Session(story, connection.recorder, task, trials, score)
                 while session.open:
                     with nullcontext(lambda: None) if watch is None else watch.attempt() as read_steps:
                         try:
-                            returned = call.attempt(session.advice)
+                            returned = attempt(session.advice)
                             returned = await returned if asynchronous else returned
                         except (Exception, SystemExit) as error:
                             if connection.is_inherited:
