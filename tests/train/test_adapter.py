@@ -87,20 +87,17 @@ def sentence(words: list[str], kind: type[RetroformerError] | tuple[type[Retrofo
     return said
 
 
-def halve(name: str) -> Callable[[Path], None]:
-    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
+def halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
 
 
-def fill(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(content) and None
+def fill(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
 
 
-def remove(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-def put_pipe(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink() or os.mkfifo(folder / name)
+def put_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def put_number(value: float, path: Path) -> str:
@@ -112,48 +109,48 @@ def put_number(value: float, path: Path) -> str:
     return name
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        (WEIGHTS, halve(WEIGHTS)),
-        (WEIGHTS, fill(WEIGHTS, b"garbage")),
-        (WEIGHTS, fill(WEIGHTS, b"")),
-        (CONFIG, remove(CONFIG)),
-        (CONFIG, put_pipe(CONFIG)),
-        (CONFIG, fill(CONFIG, b"\xff\x00")),
-        (CONFIG, fill(CONFIG, b"{}")),
-        ("metrics.json", halve("metrics.json")),
-    ],
+DAMAGES = (
+    (WEIGHTS, halve),
+    (WEIGHTS, fill(b"garbage")),
+    (WEIGHTS, fill(b"")),
+    (CONFIG, Path.unlink),
+    (CONFIG, put_pipe),
+    (CONFIG, fill(b"\xff\x00")),
+    (CONFIG, fill(b"{}")),
+    ("metrics.json", halve),
 )
-@pytest.mark.parametrize(("words", "adapter"), USES)
+
+
+@pytest.mark.parametrize(
+    ("words", "adapter", "name", "damage"),
+    [*((*USES[0], *damage) for damage in DAMAGES), *((*use, *DAMAGES[0]) for use in USES[1:])],
+)
 def test_a_damaged_adapter_is_refused_by_every_command_that_loads_it(
-    words: str, adapter: str, name: str, damage: Callable[[Path], None], run: Run
+    words: str, adapter: str, name: str, damage: Callable[[Path], object], run: Run
 ) -> None:
-    damage(Path("runs/tiny", adapter))
+    damage(Path("runs/tiny", adapter, name))
     said = sentence(command(run, words), DamagedFile)
     assert f"runs/tiny/{adapter}/{name}" in said
-    assert f"delete runs/tiny/{adapter} and run `retroformer train {adapter} EXPERIMENT.yaml`" in said
+    assert f"delete runs/tiny/{adapter} and train it again by `retroformer train {adapter} EXPERIMENT.yaml`" in said
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize(("words", "adapter"), USES)
-def test_an_adapter_with_nan_is_refused_with_tensor_and_file(words: str, adapter: str, value: float, run: Run) -> None:
-    tensor = put_number(value, Path("runs/tiny", adapter, WEIGHTS))
-    said = sentence(command(run, words), NotFinite)
+def test_an_adapter_with_nan_is_refused_with_tensor_and_file(value: float, run: Run) -> None:
+    tensor = put_number(value, Path("runs/tiny/sft", WEIGHTS))
+    said = sentence(command(run, "dpo"), NotFinite)
     assert tensor in said
-    assert f"runs/tiny/{adapter}/{WEIGHTS}" in said
+    assert f"runs/tiny/sft/{WEIGHTS}" in said
 
 
-@pytest.mark.parametrize(("words", "adapter"), USES)
-def test_a_changed_adapter_is_detected_by_its_hash(words: str, adapter: str, run: Run) -> None:
-    put_number(0.25, Path("runs/tiny", adapter, WEIGHTS))
-    said = sentence(command(run, words), ProvenanceError)
-    assert f"The adapter of runs/tiny/{adapter} has sha256" in said
-    assert f"delete runs/tiny/{adapter} and run" in said
+def test_a_changed_adapter_is_detected_by_its_hash(run: Run) -> None:
+    put_number(0.25, Path("runs/tiny/sft", WEIGHTS))
+    said = sentence(command(run, "dpo"), ProvenanceError)
+    assert "The adapter of runs/tiny/sft has sha256" in said
+    assert "delete runs/tiny/sft and train it again" in said
 
 
 def test_a_finished_stage_with_a_damaged_adapter_is_not_done(run: Run) -> None:
-    halve(WEIGHTS)(Path("runs/tiny/reward"))
+    halve(Path("runs/tiny/reward", WEIGHTS))
     assert "delete runs/tiny/reward" in sentence(command(run, "reward"), DamagedFile)
     shutil.rmtree("runs/tiny/reward")
     main(command(run, "reward"))
@@ -164,7 +161,7 @@ def test_damaged_merged_weights_are_written_again(run: Run, caplog: pytest.LogCa
     main(command(run, "merge sft"))
     merged = Path("runs/tiny/sft-merged/model.safetensors")
     content = merged.read_bytes()
-    halve(merged.name)(merged.parent)
+    halve(merged)
     main(command(run, "gguf sft"))
     assert merged.read_bytes() == content
     assert "merged weights in runs/tiny/sft-merged are damaged" in caplog.text
@@ -209,25 +206,30 @@ def test_a_template_that_refuses_a_prompt_is_refused_in_one_sentence(tmp_path: P
     assert "system, user" in said
 
 
+DAMAGED_BASES = (
+    ("model.safetensors", halve),
+    ("model.safetensors", fill(b"garbage")),
+    ("config.json", halve),
+    ("tokenizer.json", halve),
+    ("tokenizer.json", fill(b"{}")),
+    ("tokenizer.json", fill(b'{"added_tokens": [], "model": {"type": "nonsense"}}')),
+    ("tokenizer_config.json", fill(b"\xff")),
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("stage", "name", "damage"),
     [
-        ("model.safetensors", halve("model.safetensors")),
-        ("model.safetensors", fill("model.safetensors", b"garbage")),
-        ("config.json", halve("config.json")),
-        ("tokenizer.json", halve("tokenizer.json")),
-        ("tokenizer.json", fill("tokenizer.json", b"{}")),
-        ("tokenizer.json", fill("tokenizer.json", b'{"added_tokens": [], "model": {"type": "nonsense"}}')),
-        ("tokenizer_config.json", fill("tokenizer_config.json", b"\xff")),
+        *(("warm", *damage) for damage in DAMAGED_BASES),
+        *((stage, *DAMAGED_BASES[0]) for stage in ("reward", "dpo", "ppo")),
     ],
 )
-@pytest.mark.parametrize("stage", ["warm", "reward", "dpo", "ppo"])
 def test_a_damaged_base_is_refused_in_one_sentence(
-    stage: str, name: str, damage: Callable[[Path], None], run: Run, tmp_path: Path
+    stage: str, name: str, damage: Callable[[Path], object], run: Run, tmp_path: Path
 ) -> None:
     base = tmp_path / "base"
     shutil.copytree(run.base, base)
-    damage(base)
+    damage(base / name)
     said = sentence(command(run, stage, f"train.base_model={base}"), DamagedFile)
     assert str(base) in said
     assert name in said or name == "tokenizer.json"
@@ -349,7 +351,7 @@ def test_a_policy_with_nan_probabilities_is_reported_in_one_sentence(
 
 @pytest.mark.slow
 def test_a_command_prints_the_error_in_one_line_and_exits_with_status_1(run: Run, workplace: Path) -> None:
-    halve(WEIGHTS)(Path("runs/tiny/sft"))
+    halve(Path("runs/tiny/sft", WEIGHTS))
     said = [line for line in refused(workplace, "train", ["ppo", str(run.config)]).splitlines() if line.strip()]
     assert said[-1].startswith(f"runs/tiny/sft/{WEIGHTS} is damaged")
     assert not any("Traceback" in line for line in said)
