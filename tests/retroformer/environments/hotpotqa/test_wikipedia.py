@@ -78,10 +78,6 @@ def client(folder: Path, wiki: Wiki, patience_seconds: float = PATIENCE_SECONDS,
     return MediaWiki(wiki.address, CONTACT, per_second, folder / "kept", patience_seconds)
 
 
-def test_the_data_are_searched_unless_wikipedia_is_asked_for() -> None:
-    assert Hotpotqa().docstore == "data"
-
-
 @pytest.mark.parametrize("contact", ["", "me"])
 def test_wikipedia_is_not_asked_without_a_contact(tmp_path: Path, contact: str) -> None:
     config = tmp_path / "config.yaml"
@@ -171,7 +167,7 @@ def test_a_second_run_needs_no_request_even_if_the_wiki_is_gone(folder: Path) ->
 def test_a_failing_wiki_is_a_failure_and_never_a_page_that_was_not_found(
     folder: Path, wiki: Wiki, behaviour: Behaviour
 ) -> None:
-    wiki.behaviour, wiki.retry_after = behaviour, "0"
+    wiki.behaviour, wiki.retry_after = behaviour, "0.05"
     environment = ask(folder, wiki)
     with pytest.raises(EnvironmentFailure, match="The wiki"):
         environment.step("Search[Bergen]")
