@@ -122,7 +122,8 @@ def test_a_model_that_cannot_be_loaded_is_one_warning(tmp_path: Path, tiny: Path
     assert said.count("\n") == 1
 
 
-def test_a_program_that_ends_while_advice_is_written_ends_well(tmp_path: Path, tiny: Path) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_program_that_ends_while_advice_is_written_ends_well(tmp_path: Path, tiny: Path, times: int) -> None:
     (tmp_path / "tiny.yaml").write_text(tiny_config(tiny, "adapters: {}"))
     program = (
         "import json, threading, time, urllib.request\n"
@@ -140,7 +141,7 @@ def test_a_program_that_ends_while_advice_is_written_ends_well(tmp_path: Path, t
         "[threading.Thread(target=ask, args=[400], daemon=True).start() for _ in range(8)]\n"
         "time.sleep(0.3)\n"
     )
-    for _ in range(3):
+    for _ in range(times):
         output_of(tmp_path, program)
 
 

@@ -34,7 +34,7 @@ from tests.support.waiting import becomes_true
 
 PATIENCE_SECONDS = 300.0
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "What next?"}], "max_tokens": 64}
-CLIENTS, ANSWERS, ADAPTERS = 64, 1000, 8
+CLIENTS, ANSWERS, ADAPTERS = 64, 300, 8
 
 
 @contextmanager
@@ -165,7 +165,7 @@ class Asking:
             self.counts["wrong"] += whole not in allowed
 
 
-def test_a_thousand_answers_are_of_the_adapters_that_were_asked_for_whatever_faults_vllm_has(
+def test_all_answers_are_of_the_adapters_that_were_asked_for_whatever_faults_vllm_has(
     tmp_path: Path, tiny: Path, folders: list[Path]
 ) -> None:
     run = tmp_path / "runs" / "tiny"
@@ -201,7 +201,7 @@ def test_a_thousand_answers_are_of_the_adapters_that_were_asked_for_whatever_fau
                 list(clients.map(asking, range(ANSWERS // 2, ANSWERS)))
             assert (asking.counts["answers"], asking.counts["wrong"]) == (ANSWERS, 0)
             assert asking.counts["dropped"] > ANSWERS // 40
-            assert refused >= 2
+            assert refused > 4
 
 
 @pytest.fixture

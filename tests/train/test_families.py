@@ -190,6 +190,8 @@ SHAPE: dict[str, Any] = {
 PLAIN_SHAPE = {name: value for name, value in SHAPE.items() if name not in ("head_dim", "num_key_value_heads")}
 OLD_SHAPE: dict[str, Any] = {"vocab_size": 300, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512}
 SLIDING = {"sliding_window": 16}
+FEW_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+FEW_EXPERTS |= {"shared_expert_intermediate_size": 32}
 VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 ARCHITECTURES: dict[str, tuple[dict[str, Any], str]] = {
     **dict.fromkeys(("llama", "qwen2", "qwen3", "mistral", "mixtral", "olmo2", "smollm3", "cohere"), (SHAPE, "")),
@@ -209,7 +211,7 @@ ARCHITECTURES: dict[str, tuple[dict[str, Any], str]] = {
     "falcon": (PLAIN_SHAPE, "attention of 0 of 4 layers can be replaced"),
     "mamba": (PLAIN_SHAPE, "attention of 0 of 4 layers can be replaced"),
     **dict.fromkeys(("stablelm", "nemotron"), (SHAPE, "its layers hide the rows of a batch")),
-    "qwen3_next": (SHAPE, "attention of 1 of 4 layers can be replaced"),
+    "qwen3_next": (SHAPE | FEW_EXPERTS, "attention of 1 of 4 layers can be replaced"),
 }
 """Settings of a random model of each architecture, and why it is refused; empty if it is trained and served."""
 
