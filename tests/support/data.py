@@ -11,9 +11,7 @@ DATA = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "s
 
 def needs_data(name: str) -> pytest.MarkDecorator:
     """Mark a test that reads the file or folder `name` below DATA."""
-    return pytest.mark.skipif(
-        not (DATA / name).exists(), reason=f"no {name}: set RETROFORMER_DATA to the folder with it"
-    )
+    return pytest.mark.skipif(not (DATA / name).exists(), reason=_missing(name))
 
 
 def require_data(name: str) -> Path:

@@ -92,24 +92,30 @@ def test_a_whole_stage_takes_the_steps_of_packed_rows_and_publishes_the_same(tin
             torch.testing.assert_close(tensors["trl"][name], value, rtol=0, atol=1e-3)
 
 
+some_stages = pytest.mark.parametrize(
+    "stages", [("sft", "reward"), pytest.param(("sft", "reward", "dpo"), marks=pytest.mark.slow)], ids=["two", "all"]
+)
+
+
+@some_stages
 @pytest.mark.parametrize("trainer", ["packed", "trl"])
-def test_a_stage_of_one_batch_learns(trainer: str, tiny_base: Path, workplace: Path) -> None:
+def test_a_stage_of_one_batch_learns(stages: tuple[str, ...], trainer: str, tiny_base: Path, workplace: Path) -> None:
     """The first step is not one at the learning rate 0 with which a warm-up might begin."""
     config = config_file(
         workplace, tiny_base, trainer=trainer, batch_size=100, dpo={"learning_rate": 3e-3}, reward={"batch_size": 100}
     )
     collect(config)
-    weights: list[dict[str, torch.Tensor]] = [{}]
-    for stage in ("sft", "reward", "dpo"):
+    weights = dict[str, dict[str, torch.Tensor]]()
+    for stage in stages:
         main([stage, str(config)])
         assert metrics(workplace, stage)["steps"] == 1
-        weights.append(load_file(workplace / "runs/tiny" / stage / "adapter_model.safetensors"))
-    fresh, sft, reward, dpo = weights
-    for before, after in ((fresh, sft), (fresh, reward), (sft, dpo)):
-        assert any(bool((after[name] != before.get(name, 0)).any()) for name in after if "lora_B" in name)
+        weights[stage] = load_file(workplace / "runs/tiny" / stage / "adapter_model.safetensors")
+        before = weights["sft"] if stage == "dpo" else {}
+        assert any((value != before.get(name, 0)).any() for name, value in weights[stage].items() if "lora_B" in name)
 
 
-def test_a_sliding_window_needs_trl_and_its_stages_learn(workplace: Path) -> None:
+@some_stages
+def test_a_sliding_window_needs_trl_and_its_stages_learn(stages: tuple[str, ...], workplace: Path) -> None:
     base = save_tiny_of("mistral-7b", workplace / "base", sliding_window=16)
     quick = {"learning_rate": 1e-2, "epochs": 3}
     config = config_file(workplace, base, checkpoint_steps=50, sft=quick, reward=quick, dpo=quick)
@@ -120,7 +126,7 @@ def test_a_sliding_window_needs_trl_and_its_stages_learn(workplace: Path) -> Non
     switching = save_tiny_of("mistral-7b", workplace / "switching", rope_parameters=rope)
     with pytest.raises(ConfigError, match=r"at most 16 .*: set train\.trainer=trl for warm, sft"):
         main(["sft", str(config), f"train.base_model={switching}"])
-    for stage in ("sft", "reward", "dpo"):
+    for stage in stages:
         main([stage, str(config), "train.trainer=trl"])
         losses = metrics(workplace, stage)["losses"]
         assert losses[-1] < 0.8 * losses[0], stage
