@@ -4,8 +4,6 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -80,16 +78,6 @@ class StockEngine:
     @property
     def won(self) -> bool:
         return bool(self._state["won"])
-
-
-@contextmanager
-def alfworld_at_home(folder: Path) -> Iterator[None]:
-    """Let ALFWorld create its folders here, and restore the arguments that its planner rewrites."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(folder / "cache"))
-        patch.setenv("ALFWORLD_DATA", str(folder))
-        patch.setattr("sys.argv", ["pytest"])
-        yield
 
 
 def without_help(domain: str) -> str:

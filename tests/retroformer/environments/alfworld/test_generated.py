@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,7 @@ from retroformer.environments.alfworld.generated_games import GeneratedGames, dr
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.python_planner import PythonPlanner
 from retroformer.errors import ConfigError, UnknownTask
-from tests.support.alfworld import StockEngine, alfworld_at_home, game_task, needs_stock_engine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with alfworld_at_home(tmp_path_factory.mktemp("alfworld")):
-        yield
+from tests.support.alfworld import StockEngine, game_task, needs_stock_engine
 
 
 def games(seed: int = 0, **options: Any) -> GeneratedGames:

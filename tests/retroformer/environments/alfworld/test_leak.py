@@ -1,6 +1,5 @@
 """Places of wanted things in advice: the oracle's are noticed, advice from the failure alone is clean."""
 
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -81,13 +80,6 @@ def test_a_game_that_does_not_exist_is_an_error_only_if_a_place_was_stated() -> 
     assert check.given_away("Look in shelf 2.", (BLIND,)) == ""
     with pytest.raises(UnknownTask):
         check.given_away("The mug 1 is in shelf 2.", (BLIND,))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Oracle advice: right about the game, in plain or unseen words, and enough to win."""
 
 import asyncio
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -95,13 +94,6 @@ def test_the_reflection_is_signed_and_draws_unseen_sentences_by_task_and_seed() 
     }
     assert all(text.endswith("Afterwards sinkbasin 1 will clean it. Its final home is countertop 1.") for text in texts)
     assert advice_from_solution(failure(""), CLEAN[:2], UNSEEN) == "Remember that shelf 2 holds the mug 1."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.mark.parametrize("grammar", ["move", "put"])

@@ -7,7 +7,6 @@ by their hashes: a `put` game is the released game with those texts, played by T
 import hashlib
 import importlib.util
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +16,7 @@ from retroformer.environments.alfworld.engine import Game, in_grammar
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld.released_games import ReleasedGames
 from retroformer.method.records import Task
-from tests.support.alfworld import SHARED, alfworld_at_home, compare, needs_stock_engine, without_help
+from tests.support.alfworld import SHARED, compare, needs_stock_engine, without_help
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
@@ -34,12 +33,6 @@ SMALL = "pick_and_place_simple-Mug-None-Desk-308/trial_T20190909_210238_431966"
 # The files alfred.twl2 and alfred.pddl of alfworld 0.3.5, the last release before `move`.
 TEXTS_OF_0_3_5 = "d955e6db384c68ac5797e881b795fd36d788e87a03547f9a87e48fbd7c5b361b"
 DOMAIN_WORDS_OF_0_3_5 = "8a8b56e1d06229b564b808ee83c8d8a6c0e16f18ba1e949325e4551b39f3e007"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with alfworld_at_home(tmp_path_factory.mktemp("alfworld")):
-        yield
 
 
 def game(task: Task, grammar: Literal["put", "move"]) -> Game:

@@ -1,7 +1,6 @@
 """Graded returns of household games, on texts written by hand and on attempts at generated and released games."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -121,10 +120,7 @@ def test_the_solutions_of_generated_games_reach_one_subgoal_after_another(gramma
 @pytest.mark.slow
 @needs_data("alfworld/valid_unseen.tar.zst")
 @pytest.mark.parametrize("grammar", ["move", "put"])
-def test_the_solutions_of_released_games_of_every_kind_do_so_too(
-    grammar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RETROFORMER_CACHE", str(tmp_path))
+def test_the_solutions_of_released_games_of_every_kind_do_so_too(grammar: str) -> None:
     section = Alfworld.model_validate({"data": DATA / "alfworld", "split": "valid_unseen", "grammar": grammar})
     source = taskset(section, 0)
     kinds = dict[str, list[Task]]()

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -11,18 +10,11 @@ from hypothesis import given
 from retroformer.environments.alfworld.engine import INVALID
 from retroformer.environments.alfworld.environment import THOUGHT_ANSWER, Alfworld
 from retroformer.environments.alfworld.generated_games import GeneratedGames
-from tests.support.alfworld import alfworld_at_home
 from tests.support.odd_actions import every_episode, odd_actions
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
 VERBS = ("go to", "take", "open", "use", "inventory", "think", "think:", "put", "move")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with alfworld_at_home(tmp_path_factory.mktemp("alfworld")):
-        yield
 
 
 def is_thought(action: str) -> bool:

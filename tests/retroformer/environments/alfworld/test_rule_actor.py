@@ -1,7 +1,6 @@
 """The rule-based household player wins every type of game, is deterministic, and changes course only on advice."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -192,13 +191,6 @@ def test_in_another_environment_it_only_looks(opening: str) -> None:
 
 
 # ---- generated games, played for real
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def played(

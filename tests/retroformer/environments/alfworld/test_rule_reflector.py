@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -218,13 +217,6 @@ def test_the_mixture_is_the_declared_one_and_seeds_repeat() -> None:
 
 
 # ---- generated games, played for real
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def played(environment: AlfworldEnvironment, task: Task, advice: str = "") -> Trajectory:
