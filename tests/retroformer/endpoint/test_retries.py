@@ -68,8 +68,8 @@ def test_a_slow_response_times_out_after_the_time_of_the_whole_call() -> None:
             time.sleep(0.05)  # All of it takes 10 s; no pause between two bytes is as long as the limit.
 
     with RawServer(trickle) as server:
-        failure = failure_of(section(server.url, seconds=2.0))
-        assert "gave no answer within 2 s" in str(failure)
+        failure = failure_of(section(server.url, seconds=1.0))
+        assert "gave no answer within 1 s" in str(failure)
         assert len(server.requests) == 1
         assert server.left.wait(30), "the connection is still open"
 
@@ -89,9 +89,9 @@ def test_the_failure_before_a_timeout_is_reported() -> None:
             server.left.wait(30)
 
     with RawServer(answer) as server:
-        failure = failure_of(section(server.url, seconds=3.0))
+        failure = failure_of(section(server.url, seconds=1.0))
         server.left.set()
-    assert "gave no answer within 3 s (before that it answered 500: out of memory)" in str(failure)
+    assert "gave no answer within 1 s (before that it answered 500: out of memory)" in str(failure)
 
 
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
@@ -257,7 +257,7 @@ def test_lost_answers_are_charged_to_a_call_that_succeeds() -> None:
 def test_an_unreadable_or_late_answer_is_charged(behaviour: Behaviour) -> None:
     with Endpoint() as server:
         server.behaviour = behaviour
-        assert failure_of(section(server.url, seconds=3.0)).usage == LOST
+        assert failure_of(section(server.url, seconds=1.0)).usage == LOST
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.ERROR, Behaviour.BUSY, Behaviour.REFUSED])
