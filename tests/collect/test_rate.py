@@ -120,15 +120,6 @@ def test_fewer_tasks_count_alone_but_all_advice_that_helped_is_there_to_imitate(
     assert f"Only {sum(one.rating > 0 for one in rated)} pieces of advice helped" in caplog.text
 
 
-def test_a_second_run_finds_everything_done_and_makes_no_calls(tmp_path: Path) -> None:
-    with Endpoint() as server:
-        config = open_config(write_config(tmp_path, server.url))
-        first = collect(config)
-        requests_before = len(server.requests)
-        assert collect(config) == first
-        assert len(server.requests) == requests_before
-
-
 @pytest.mark.parametrize(
     "behaviour",
     [
@@ -314,7 +305,3 @@ def test_a_split_with_too_few_tasks_ends_with_one_sentence(tmp_path: Path) -> No
     config = open_config(write_config(tmp_path, "http://127.0.0.1:1/v1"), "round=1000000")
     with pytest.raises(MissingInput, match=r"has no tasks beyond the first 5999994: lower collect.tasks or round"):
         collect(config)
-
-
-def test_the_config_of_these_tests_is_the_documented_one() -> None:
-    assert HOUSEHOLD["loop"]["retries"] == 0

@@ -11,7 +11,6 @@ import torch
 from retroformer.config.sections.train import Lora, Train
 from retroformer.errors import ConfigError
 from retroformer.models.adapter_weights import layer_of, require_fit
-from retroformer.models.loading import model_config
 from retroformer.models.precision import computes_bfloat16, guard_bnb_cpu, nf4
 from serve.engine.chat_tokenizer import ChatTokenizer
 from tests.train.world import save_tiny_model
@@ -161,12 +160,6 @@ def test_a_config_chooses_whether_a_gpu_computes_layers_again(tiny_base: Path, c
     assert elsewhere.is_gradient_checkpointing is chosen
 
 
-def test_condensed_rotary_positions_are_kept_as_linear_scaling(tiny_base: Path, tmp_path: Path) -> None:
-    settings = json.loads((tiny_base / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(settings | {"rope_condense_ratio": 8}))
-    assert model_config(tmp_path).rope_parameters["factor"] == 8.0
-
-
 def test_an_adapter_of_another_shape_than_the_config_asks_for_is_refused(tiny_base: Path, tmp_path: Path) -> None:
     train = Train(base_model=str(tiny_base), quantization="none")
     adapted: Any = add_fresh_adapter(load_base(train), Lora(rank=2, targets="attention"))
@@ -214,45 +207,6 @@ def test_an_adapter_of_the_upper_half_must_fit_the_base_like_any_other(tiny_base
     (tmp_path / "warm" / "adapter_config.json").write_text(json.dumps(changed))
     with pytest.raises(ConfigError, match=r"layers\.0\..* has no weights there"):
         require_fit(load_base(train), tmp_path / "warm")
-
-
-def nf4_bytes(model: Any) -> float:
-    """Compute the memory of a 4-bit base in bytes.
-
-    A weight of the layers takes half a byte, 64 weights share a scale of one byte, 256 scales share four bytes, and
-    every other weight takes two bytes.
-    """
-    head = model.get_output_embeddings()
-    packed = sum(
-        module.weight.numel()
-        for module in model.modules()
-        if isinstance(module, torch.nn.Linear) and module is not head
-    )
-    other = sum(parameter.numel() for parameter in model.parameters()) - packed
-    return packed / 2 + packed / 64 * (1 + 4 / 256) + 2 * other
-
-
-def test_a_7_billion_base_takes_3_6_gib_in_4_bits_and_its_adapters_little() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    with torch.device("meta"):
-        model: Any = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=False))
-        assert nf4_bytes(model) / 2**30 == pytest.approx(3.60, abs=0.02)
-        adapted: Any = add_fresh_adapter(model, Lora(rank=4))
-    # Weight, gradient and Adam's two moments, four bytes each.
-    adapter = 16 * sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
-    assert adapter / 2**20 == pytest.approx(152, abs=2)
-
-
-def test_the_formula_of_memory_agrees_with_a_loaded_model(wide_base: Path) -> None:
-    plain = load_base(Train(base_model=str(wide_base), quantization="none", dtype="bfloat16"))
-    model = four_bit(wide_base, guarded=True)
-    total = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    for module in model.modules():
-        if type(module).__name__ == "Linear4bit":
-            state = module.weight.quant_state
-            total += state.absmax.numel() * state.absmax.element_size() + 4 * state.state2.absmax.numel()
-    assert total == pytest.approx(nf4_bytes(plain), rel=0.01)
 
 
 def test_training_computes_in_bfloat16_only_on_machines_with_its_instructions(tiny_base: Path) -> None:

@@ -161,6 +161,7 @@ def test_only_tokens_after_the_end_of_a_turn_become_padding() -> None:
     responses = ended_responses([[5], [5, 6]], drawn_BT, DRAW)
     assert responses.response_BT.tolist() == [[7, END, PAD], [7, 8, 9]]
     assert responses.mask_BT.tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert responses.tokens == [[7, END], [7, 8, 9]]
     assert responses.ended_B.tolist() == [True, False]
 
 
@@ -292,11 +293,6 @@ def test_the_gradient_is_that_of_the_mean_loss_of_policy_and_value_over_all_toke
     torch.testing.assert_close(found, expected / max(facts["gradient_norm"], 1.0), rtol=1e-3, atol=1e-6)
     assert facts["policy_loss"] == pytest.approx(policy_loss.item(), rel=1e-4)
     assert facts["value_loss"] == pytest.approx(value_loss.item(), rel=1e-4)
-
-
-def test_response_tokens_have_no_padding() -> None:
-    responses = ended_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), DRAW)
-    assert responses.tokens == [[7, END], [7, 8, 9]]
 
 
 def test_learning_rates_rise_and_then_stay_constant(tiny_base: Path, workplace: Path) -> None:
