@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from retroformer.endpoint.server import BODY_BYTES
 from retroformer.run.provenance import Provenance, folder_sha256
 from tests.serve.handing import World
-from tests.serve.running import Endpoint, connect, http_request, send, status_of
+from tests.serve.running import Endpoint, connect, http_request, status_of
 from tests.support.waiting import becomes_true
 
 QUESTION = "Name three things that are found in a kitchen."
@@ -254,28 +254,6 @@ def test_provenance_equals_the_hashes_of_the_folders(endpoint: Endpoint, adapter
     assert provenance.models["second"].adapter_sha256 == folder_sha256(adapters["second"])
     assert provenance.models["reflector"] == provenance.models["first"]
     assert provenance.dtype == "float32"
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 200),
-        ("localhost:1234", 200),
-        ("LocalHost.:80", 200),
-        ("127.0.0.1:1", 200),
-        ("[::1]:8000", 200),
-        ("page.example", 421),
-        ("page.example:8000", 421),
-        ("localhost.page.example", 421),
-        ("127.0.0.1.page.example", 421),
-        ("192.168.0.7", 421),
-    ],
-)
-def test_without_keys_a_web_page_that_resolves_its_name_to_this_machine_is_refused(
-    endpoint: Endpoint, host: str, status: int
-) -> None:
-    answer = send(endpoint, f"GET /v1/models HTTP/1.1\nHost: {host}\nConnection: close\n\n")
-    assert status_of(answer) == status
 
 
 def test_without_serve_hand_over_adapters_are_refused(endpoint: Endpoint, adapters: dict[str, Path]) -> None:

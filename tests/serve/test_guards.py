@@ -127,6 +127,8 @@ def test_without_keys_a_page_of_another_site_and_a_malformed_request_are_refused
     host = endpoint.url.removeprefix("http://").removesuffix("/v1")
     target = Target(host, "/v1/chat/completions", json.dumps(CHAT).encode())
     assert statuses(host, target.request(f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")) == [200]
+    for name in ("localhost", "localhost:1234", "LocalHost.:80", "127.0.0.1:1", "[::1]:8000"):
+        assert statuses(host, target.request(host=name)) == [200]
     assert served_attacks(target) == {}
     assert not may_be_read_by_pages(target)
     assert listening_at(int(host.partition(":")[2])) == {"127.0.0.1"}

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from retroformer.endpoint.server import HEAD_SECONDS, SEND_SECONDS, BoundedConnection
+from retroformer.endpoint.server import SEND_SECONDS, BoundedConnection
 from tests.serve.clock import MovableClock, running_clock
 
 SMALL_BUFFER = 4096
@@ -75,21 +75,6 @@ def in_moved_time(test: Callable[[MovableClock], Awaitable[None]]) -> None:
 
     with asyncio.Runner(loop_factory=MovableClock) as runner:
         runner.run(run())
-
-
-def test_a_request_head_that_trickles_in_is_cut_off() -> None:
-    async def test(loop: MovableClock) -> None:
-        async with connected(Answers(1)) as (client, connection):
-            await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nX: ")
-            for _ in range(3):
-                loop.advance(0.3 * HEAD_SECONDS)
-                await loop.sock_sendall(client, b"x")
-                await asyncio.sleep(0.1)
-            assert connection in connection.connections, "a tenth of the time is left"
-            loop.advance(0.3 * HEAD_SECONDS)
-            assert b" 408 " in await loop.sock_recv(client, 1000)
-
-    in_moved_time(test)
 
 
 @pytest.mark.parametrize("size", [40_000, 4_000_000], ids=["buffered whole", "more than is buffered"])
