@@ -136,6 +136,13 @@ def _processes_with(variable: str) -> list[str]:
     return leftovers
 
 
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to an empty folder, in which `runs` is created."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """Start the PostgreSQL server of the session; the fixture `postgres` gives a test its own database."""

@@ -23,14 +23,11 @@ from tests.support.postgres import PostgresDatabase
 from tests.support.runs import ROOT, Facts, facts, open_config, write_config
 from tests.support.waiting import becomes_true
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 CONCURRENCY = 4
 WORDS = (f"loop.concurrency={CONCURRENCY}", "collect.tasks=12")
 _PATIENCE_SECONDS = 120.0
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

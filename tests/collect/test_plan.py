@@ -13,10 +13,7 @@ from retroformer.environments.alfworld.environment import Alfworld
 from tests.support.endpoint import Endpoint
 from tests.support.runs import facts, open_config, run, write_config
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("workplace")
 
 
 def test_a_plan_is_an_upper_bound_and_makes_no_calls(tmp_path: Path) -> None:

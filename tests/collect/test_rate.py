@@ -21,10 +21,7 @@ from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
 from train.rl.live import live_returns
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("workplace")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from tests.support.killing import finish
 from tests.support.postgres import PostgresDatabase
 from tests.support.runs import facts, open_config, start, write_config
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 TASKS = 24
 
 
@@ -20,11 +22,6 @@ def store(request: pytest.FixtureRequest) -> str:
         return "store="
     database: PostgresDatabase = request.getfixturevalue("postgres")
     return f"store={database.url()}"
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def both(folder: Path, arguments: list[str]) -> list[tuple[int, str, str]]:

@@ -17,12 +17,9 @@ from retroformer.run.store import open_store
 from tests.support.runs import facts, open_config, write_config
 from train.data.inputs import pairs, positive_reflections, rated
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 NOBODY = "http://127.0.0.1:1/v1"
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_advice_is_written_about_failures_beyond_the_collected_tasks_and_asks_no_model(tmp_path: Path) -> None:

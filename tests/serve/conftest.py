@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from retroformer.models.embedded import base_model_folder
+from serve.engine.model import Model
+from tests.serve.clients import loaded
 from tests.serve.handing import World
 from tests.serve.running import KEYS, Endpoint, make_adapter, ready_line, save_sketch, served_config, start, tiny_config
 from tests.train.world import save_tiny_model
@@ -51,6 +53,23 @@ def sketch(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sketch_adapters(sketch: Path) -> dict[str, Path]:
     return {name: make_adapter(sketch, sketch.parent / name, seed) for seed, name in enumerate(("first", "second"))}
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Run torch with one thread, since sums are rounded differently with two."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(sketch: Path, sketch_adapters: dict[str, Path]) -> Model:
+    """Load the sketch with its adapters into the engine of this process."""
+    return loaded(sketch, sketch_adapters)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
 from retroformer.method.records import Message
 from tests.serve.handing import World
-from tests.serve.running import KEYS, Endpoint
+from tests.serve.running import KEYS
 from tests.support.endpoint import Endpoint as Scripted
 
 CHAT: dict[str, Any] = {
@@ -25,11 +25,6 @@ CHAT: dict[str, Any] = {
     "logprobs": True,
     "return_token_ids": True,
 }
-
-
-@pytest.fixture
-def world(keyed: Endpoint, tiny_adapters: dict[str, Path]) -> World:
-    return World(keyed, tiny_adapters)
 
 
 def test_the_tokens_are_those_of_the_text_with_the_models_own_probabilities(world: World, tiny: Path) -> None:

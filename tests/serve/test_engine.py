@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,28 +17,16 @@ from serve.engine.slots import KeyValueSlots
 from tests.serve.clients import ENDLESS, GREEDY, PATIENCE_SECONDS, PROMPTS, Client, loaded
 from tests.support.waiting import becomes_true
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = (BASE, "first", "second")
 ACTIONS = tuple(f" go to {place}\n" for place in ("fridge 1", "cabinet 1", "cabinet 10", "sinkbasin 1", "drawer 4"))
 FILLING = 2_000_000
 """Number of tokens with which a request leaves no room for another beside it."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def real(base: Path, adapters: dict[str, Path]) -> Model:
     return loaded(base, adapters)
-
-
-@pytest.fixture(scope="module")
-def model(sketch: Path, sketch_adapters: dict[str, Path]) -> Model:
-    return loaded(sketch, sketch_adapters)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Rows with one stored prefix read it together, and get what each row would get by itself."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,25 +9,13 @@ from serve.engine.model import BASE, Model
 from serve.engine.prefixes import BlockNames, PrefixStore
 from serve.engine.sampling import SamplingParameters
 from serve.engine.slots import KeyValueSlots
-from tests.serve.clients import ENDLESS, PLACES, Client, Pending, loaded
+from tests.serve.clients import ENDLESS, PLACES, Client, Pending
 from tests.support.waiting import becomes_true
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 STORY = f"Room: {PLACES}\n" + "".join(f"> go to cabinet {number}\nit is closed\n" for number in range(12))
 """A beginning of about 200 tokens."""
 OTHER = STORY.replace("cabinet", "drawer")[len(STORY) // 3 :]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def model(sketch: Path, sketch_adapters: dict[str, Path]) -> Model:
-    return loaded(sketch, sketch_adapters)
 
 
 def empty_slots(model: Model) -> KeyValueSlots:

@@ -40,10 +40,3 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.train.world import save_tiny_model
 
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to an empty folder, in which `runs` is created."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path

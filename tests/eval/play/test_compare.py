@@ -20,12 +20,9 @@ from retroformer.run.store import open_store
 from tests.support.endpoint import Behaviour, Endpoint, prompt_of
 from tests.support.runs import facts, open_config, run, write_config
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 REMOTE, PLACEBO, ALONE = "eval/remote reflector", "eval/placebo", "eval/no reflection"
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def compare(config: Config) -> str:

@@ -120,11 +120,6 @@ def test_the_gain_of_a_retry_goes_to_the_advice_retrieved_for_it(tmp_path: Path)
         assert retrieval_gains(store, ARM, FIRST_TRIAL, ["b"]) == []
 
 
-@pytest.fixture
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def collected(folder: Path, *overrides: str) -> Config:
     """Return the config of the household games with these arms, after collecting advice that names places."""
     places = iter(f"Look in {place} 1." for _ in range(100) for place in ("cabinet", "fridge", "drawer", "shelf"))
@@ -143,7 +138,7 @@ def evaluated(config: Config, *overrides: str) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+@pytest.mark.usefixtures("workplace")
 def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_data_alone(tmp_path: Path) -> None:
     config = collected(tmp_path)
     with closing(open_store(config.experiment)) as store:
@@ -190,7 +185,7 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+@pytest.mark.usefixtures("workplace")
 def test_a_killed_evaluation_makes_the_same_choices(tmp_path: Path) -> None:
     config, chance = collected(tmp_path), random.Random(3)
     database = tmp_path / "runs/toy/experience.db"
@@ -213,7 +208,7 @@ def test_a_killed_evaluation_makes_the_same_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+@pytest.mark.usefixtures("workplace")
 def test_another_order_of_the_tasks_and_more_trials_are_refused(tmp_path: Path) -> None:
     config = evaluated(collected(tmp_path), "eval.tasks=4", "loop.trials=2")
     with pytest.raises(ConfigError, match=r"already holds 'eval/learning' facts made with retrieval\.learning\.order"):

@@ -17,6 +17,8 @@ from retroformer.run.store import Store
 from tests.support.characters import advice, attempt_at, task
 from tests.support.facts import add_trajectory
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 ALONE, TRAINED = "eval/no reflection", "eval/trained"
 OVER_ALL = "Over all {} tasks, unfinished ones counted as failures:"
 CONFIG = """
@@ -28,11 +30,6 @@ eval:
     no reflection: {kind: none}
     trained: {kind: model, model: ppo}
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def tasks_of(attempts: Mapping[str, Sequence[str]]) -> list[Task]:

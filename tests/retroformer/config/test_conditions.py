@@ -28,14 +28,11 @@ from tests.support.facts import add_trajectory
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 from train.data.inputs import rated
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 PACK = Path(str(resources.files("retroformer.method"))) / "packs" / "alfworld-default.yaml"
 NOWHERE = "http://127.0.0.1:1/v1"
 REACT = ("actor.kind=react", "actor.endpoint.model=actor", "loop.trials=2", "loop.actions=3", "reflector.view=full")
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def experiment(folder: Path, *overrides: str) -> Experiment:

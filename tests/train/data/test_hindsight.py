@@ -15,15 +15,12 @@ from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.data.inputs import advice_to_imitate
 from train.data.samples import AdviceText
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 ROOM = (
     "You are in a room. Looking around, you see a drawer 1, a drawer 2, a shelf 1, and a desk 1.\n\n"
     "Your task is to: put some mug on desk."
 )
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def played(game: str, place: str, things: str, solved: bool = False) -> Trajectory:

@@ -13,6 +13,8 @@ from retroformer.run.arm_names import COLLECT, DOCUMENT
 from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 search = pytest.importorskip("retroformer.integrations.gepa.search", reason="the extra gepa is not installed")
 
 SETTINGS = {"retries": 60, "proposer": None, "tokens": 100}
@@ -20,11 +22,6 @@ KINDS = ("fridge", "microwave", "dresser", "bed", "sidetable", "garbagecan", "di
 GUIDE = f"Look in {', '.join(f'{kind} {number}' for kind in KINDS for number in (2, 1))}."
 ARMS = {"nothing": {"kind": "none"}, "guide": {"kind": "document", "file": "runs/toy/gepa/document.md"}}
 CONFIG = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS}}
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def propose(body: Body) -> str:

@@ -23,12 +23,9 @@ from tests.support.endpoint import Endpoint
 from tests.support.ray_cluster import cluster_of, kill_head, replace_node
 from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config
 
+pytestmark = pytest.mark.usefixtures("workplace")
+
 pytest.importorskip("ray", reason="the extra ray is not installed")
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":
