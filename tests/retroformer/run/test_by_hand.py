@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.__main__ import main
 from retroformer.environments import alfworld
 from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.registry import taskset
+from retroformer.errors import ConfigError, MissingInput
 
 SECTION = Alfworld(name="alfworld", source="generated", max_steps=30)
 
@@ -26,24 +28,23 @@ def play(config: str, *arguments: str, actions: str = "") -> "subprocess.Complet
     return subprocess.run(command, input=actions, capture_output=True, text=True, timeout=300, cwd=Path(config).parent)
 
 
-def test_the_list_has_one_task_id_per_line_in_order(config: str) -> None:
-    done = play(config, "--list")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [task.id for task in taskset(SECTION).tasks()]
+def test_the_list_has_one_task_id_per_line_in_order(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["play", config, "--list"])
+    listed, errors = capsys.readouterr()
+    assert (listed.splitlines(), errors) == ([task.id for task in taskset(SECTION).tasks()], "")
 
 
-def test_an_override_chooses_another_split(config: str) -> None:
-    lines = play(config, "environment.split=held_out", "--list").stdout.splitlines()
-    assert lines
-    assert all("held_out" in line for line in lines)
-
-
-def test_an_override_may_stand_after_the_options(config: str) -> None:
-    before = play(config, "environment.split=held_out", "--list").stdout
-    assert play(config, "--list", "environment.split=held_out").stdout == before
-    wrong = play(config, "--list", "held_out")
-    assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert "'held_out'" in wrong.stderr
+def test_an_override_chooses_another_split_before_and_after_the_options(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["play", config, "environment.split=held_out", "--list"])
+    listed = capsys.readouterr().out
+    assert listed
+    assert all("held_out" in line for line in listed.splitlines())
+    main(["play", config, "--list", "environment.split=held_out"])
+    assert capsys.readouterr().out == listed
+    with pytest.raises(ConfigError, match="'held_out'"):
+        main(["play", config, "--list", "held_out"])
 
 
 def test_an_expert_wins_and_every_json_line_is_complete(config: str) -> None:
@@ -106,10 +107,8 @@ def test_a_task_or_the_list_must_be_requested(config: str) -> None:
 
 
 def test_a_misspelt_config_is_one_sentence(config: str) -> None:
-    done = play(config + "x", "--list")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("No experiment config at ")
-    assert done.stderr.count("\n") == 1
+    with pytest.raises(MissingInput, match=r"^No experiment config at [^\n]*$"):
+        main(["play", config + "x", "--list"])
 
 
 def test_a_reader_that_closes_the_pipe_early_is_no_error(config: str) -> None:
