@@ -51,6 +51,14 @@ def test_the_agent_in_the_readme_prints_what_the_readme_shows_and_leaves_rated_a
     assert advice.rating == 1
 
 
+def test_the_results_are_those_of_the_page_on_the_ladder() -> None:
+    row = re.compile(r"^\| \**([\w ]+\b)[^|]*\| ([\d,]+) (?:\| \.\d{3} )?\| \**(\.\d{3})", re.MULTILINE)
+    names = {"none": "no reflection", "SmolLM2 as released": "untrained base"}
+    shown = {(names.get(name, name), read, solved) for name, read, solved in row.findall(README)}
+    assert len(shown) == 7
+    assert shown <= set(row.findall((ROOT / "docs/results/ladder.md").read_text()))
+
+
 def test_the_example_of_the_endpoint_uses_the_prompt_of_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

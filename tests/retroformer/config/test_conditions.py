@@ -72,6 +72,7 @@ def test_conditions_ignore_how_facts_were_made(tmp_path: Path, override: str) ->
         "reflector.endpoint.extra_body={reasoning_effort: low}",
         "environment.receptacles=20",
         "actor.kind=household",
+        "evaluator.kind=model",
     ],
 )
 def test_conditions_include_the_request(tmp_path: Path, override: str) -> None:
