@@ -42,6 +42,9 @@ _TARGETS = {
     ),
 }
 """Tests by their marker, which has a target of its own (`make test-integrations`)."""
+_WARNINGS_OF_LIBRARIES = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+)
 _PATIENCE_SECONDS = 60.0
 """Time for processes to end after the suite; most end at once."""
 
@@ -72,6 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for target, paths in _TARGETS.items():
             if item.nodeid.startswith(paths):
                 item.add_marker(target)
+        if item.nodeid.startswith("tests/train/"):
+            item.add_marker(_WARNINGS_OF_LIBRARIES)
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/train/", "tests/serve/")))

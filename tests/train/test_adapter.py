@@ -25,8 +25,6 @@ from tests.train.world import AUTHOR, TEMPLATE, collect, config_file, save_tiny_
 from train.__main__ import main
 from train.adapter import require_adapter
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-
 QUICK: dict[str, Any] = {"learning_rate": 3e-3}
 UPDATES = {**QUICK, "batch_size": 4, "updates": 2, "epochs": 2}
 SETTINGS: dict[str, Any] = {

@@ -27,7 +27,6 @@ from train.base import (
 )
 from train.plan.shape import skeleton
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 IDS = torch.arange(3, 259).reshape(8, 32)
 
 

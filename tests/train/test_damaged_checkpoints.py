@@ -18,8 +18,6 @@ from tests.train.killed import copy_of_run, require_alike, train_in
 from tests.train.world import collect, config_file
 from train.__main__ import main
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-
 MANY: dict[str, Any] = {"learning_rate": 3e-3, "epochs": 3}
 FEW_UPDATES = {**MANY, "batch_size": 4, "epochs": 2, "updates": 5}
 SETTINGS: dict[str, Any] = {

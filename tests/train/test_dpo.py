@@ -28,7 +28,6 @@ from train.shared_prompt.packed import Group, Groups, group_of, pack
 from train.shared_prompt.reading import trunk_of
 from train.stage import Stage, finished, make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 PAIRS = [
     PreferencePair(task_id=f"task {n}", prompt=prompt(f"task {n}"), chosen=GOOD, rejected=BAD, margin=1.0)
     for n in range(20)

@@ -10,10 +10,9 @@ from tests.train.world import collect, config_file
 from train.__main__ import main
 from train.trainer import COMPLETE
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
-    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not tell which file is synced"),
-]
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="this system does not tell which file is synced"
+)
 QUICK: dict[str, Any] = {"learning_rate": 3e-3}
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("sft", "reward"), QUICK),

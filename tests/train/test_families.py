@@ -33,7 +33,6 @@ from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.data.samples import prompt_ids, response_ids
 from train.rl.sampling import SamplingSettings, ended_responses
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUESTION = (
     Message(role="system", content="You advise a robot."),
     Message(role="user", content="It opened the fridge and found no mug. Advice:"),

@@ -13,7 +13,6 @@ from train.data.samples import AdviceText, samples
 from train.imitation import imitate
 from train.stage import finished, make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 TEXTS = [AdviceText(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in range(8)]
 
 

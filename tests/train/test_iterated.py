@@ -18,8 +18,6 @@ from train.__main__ import main
 from train.data import inputs
 from train.stage import make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-
 
 def test_iterated_training_goes_on_from_its_own_adapter_and_reads_its_own_round(
     tiny_base: Path, workplace: Path

@@ -27,10 +27,7 @@ MOST_KILLS_OF_A_RUN = 3
 PARTS = {"adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
 """Files that a trainer needs to resume exactly."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.slow
 
 
 class Unbroken(NamedTuple):

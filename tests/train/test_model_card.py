@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from retroformer.config.experiment import Experiment
 from retroformer.config.file import load
 from retroformer.run.provenance import folder_sha256
@@ -12,7 +10,6 @@ from tests.train.world import config_file, save_adapter, tiny_experiment
 from train.model_card import adapter_card
 from train.stage import Stage, make_stage, publish
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 MEASURED = {
     "samples": 1234,
     "losses": [2.5, 1.0, 0.25],

@@ -19,7 +19,6 @@ from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
 from train.loop import Stopped
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK: dict[str, Any] = {"learning_rate": 3e-3, "epochs": 6}
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("sft", "reward"), QUICK),

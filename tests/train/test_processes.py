@@ -28,8 +28,6 @@ LAUNCHER = ("-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-end
 ROUNDING = 1e-5
 """Tolerance of losses of order 1: fp32 has 7 digits, and gradients are summed in another order in each step."""
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-
 
 @pytest.mark.parametrize(("visible", "kept"), [(None, [0]), ("2,3", [2]), ("GPU-ab,GPU-cd", ["GPU-ab"]), ("", [])])
 def test_a_stage_without_a_launcher_uses_one_of_the_visible_cards(

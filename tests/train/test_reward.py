@@ -22,7 +22,6 @@ from train.rl.rewards import score_scale
 from train.shared_prompt.packed import group_of, pack
 from train.stage import finished, make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 PAIRS = [
     PreferencePair(task_id=f"task {n}", prompt=prompt(f"task {n}"), chosen=GOOD, rejected=BAD, margin=1.0)
     for n in range(20)

@@ -29,8 +29,6 @@ from train.trainer import COMPLETE, Watcher, complete_checkpoints
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-
 
 @pytest.mark.slow  # A shorter one: GRPO in rl/test_grpo_stage.py.
 def test_killed_stages_resume_and_end_like_unbroken_ones(

@@ -7,7 +7,6 @@ import pytest
 from benchmarks.training import GIB, TrainingFigures, measure, require_equal_work, row
 from benchmarks.training_cases import CASES, Sizes, StageWork, prepare, read_work
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 UPDATES, RESPONSE = 3, 5
 
 

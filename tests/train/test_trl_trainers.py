@@ -22,7 +22,6 @@ from train.imitation import imitate
 from train.shared_prompt.packed import Groups
 from train.stage import make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 UNEVEN = ((1, 1), (2, 2), (3, 1), (1, 1))
 """Numbers of good and bad texts on each failure."""
 

@@ -16,7 +16,6 @@ from train.data.rows import CHUNK_ROWS, write_rows
 from train.data.samples import AdviceText, Sample, SamplePair, sample_pairs, samples
 from train.stage import make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 TEXTS = [AdviceText(prompt("task " * (1 + number % 5)), f"{GOOD} {number}") for number in range(21)]
 PAIRS = [
     PreferencePair(task_id=f"{number}", prompt=asked, chosen=text, rejected=BAD, margin=1.0)

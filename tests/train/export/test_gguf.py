@@ -18,7 +18,6 @@ from tests.train.world import SPECIAL, TEMPLATE, trained
 from train.__main__ import main
 from train.export.gguf_file import convert
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 SENTENCES = ["Look in the fridge 12 of 345.", "Next time I will take the mug from cabinet 7.", "The mug was not there."]
 PROMPT = "<|start|>user\nTake mug 12 from fridge 345, then é.<|end|>\n<|start|>assistant\n"
 

@@ -17,7 +17,6 @@ from tests.train.world import config_file, save_tiny_model, trained
 from train.__main__ import main
 from train.export.merge import Agreement, compare, merge, require_agreement
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 IDS = torch.arange(3, 35)[None]
 
 

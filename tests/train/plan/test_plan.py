@@ -33,11 +33,6 @@ from train.shared_prompt.packed import Group, pack
 from train.shared_prompt.reading import hidden_states
 from train.stage_kinds import STAGES, Device, stages_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
 RANK_4 = Lora(rank=4, alpha=8, targets="attention")
 PAPER = Train(base_model=LONGCHAT, lora=RANK_4, dtype="bfloat16")
 BATCH = {"batch_size": 4}

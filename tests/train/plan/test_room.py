@@ -11,10 +11,7 @@ from train.__main__ import main
 from train.plan.estimate import require_memory
 from train.stage import make_stage
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="stages would train on the GPU of this machine"),
-]
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="stages would train on the GPU of this machine")
 MIB = 1024**2
 
 

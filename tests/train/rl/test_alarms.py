@@ -18,7 +18,6 @@ from train.rl.policy import SharedBase
 from train.rl.stage import checkpoints_of
 from train.stage import make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 FACTS = {"score": 0.0, "kl": 0.0, "alike": 0.0, "response_tokens": 4.0, "ended": 1.0, "entropy": 1.0}
 
 

@@ -20,7 +20,6 @@ from train.rl.rewards import ModelScores, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, prompt_indices, respond
 from train.shared_prompt.packed import Group, Packed, pack
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 DRAW = SamplingSettings(max_new_tokens=4, at_once=32, pad_id=PAD, ends=(END,), seed=0)
 NONE = math.nan
 REWARDS_NG = torch.tensor(

@@ -29,7 +29,6 @@ from train.__main__ import main
 from train.base import add_fresh_adapter, load_base
 from train.rl.alarms import first_alarms
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK = {"learning_rate": 1e-2, "batch_size": 8, "group": 4, "epochs": 2, "updates": 12}
 
 

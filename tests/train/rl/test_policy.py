@@ -13,7 +13,6 @@ from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.rl.policy import drawn, sampled
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, END, LENGTH, SEED = 0, 2, 12, 5
 PROMPTS = [[1, 9, 8], [1, 9, 8], [1, 9, 8], [1, 7, 6, 5, 4, 3], [1, 9, 8], [1, 9, 8]]
 

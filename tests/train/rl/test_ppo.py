@@ -22,7 +22,6 @@ from train.rl.rewards import UNSCALED, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, respond, sampling_settings
 from train.shared_prompt.packed import Group, Packed, pack
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
 PAD, END = 0, 2
 FIRST_BAD_TOKEN = 130

@@ -34,7 +34,6 @@ from train.rl.stage import train_by_grpo, train_by_ppo
 from train.shared_prompt.packed import Group, pack
 from train.stage import Stage, make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 EXACT, ROUNDED, OTHER = 1e-4, 0.1, 0.2
 """Distances: of float32 from float32, of bfloat16 from float32, and of other weights."""
 ASKED = [prompt(f"task {number}") for number in range(4)]

@@ -26,7 +26,6 @@ from train.rl.policy import SharedBase
 from train.rl.rewards import MAX_WEIGHT, StoredGroups
 from train.rl.sampling import Responses, ended_responses, policy_log_probs, respond
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 SIZE = 4
 GOOD, BAD = [40, 41, END], [50, 51, END]
 

@@ -22,7 +22,6 @@ from train.rl.sampling import sampling_settings
 from train.rl.stage import checkpoints_of, train_by_ppo
 from train.stage import make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 FACTS = (
     *("reward_model_score", "score", "kl", "kl_k3", "kl_from_writer", "clip_fraction", "entropy"),
     *("explained_variance", "response_tokens", "ended", "alike", "restating"),

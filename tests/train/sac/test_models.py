@@ -11,7 +11,6 @@ from train.base import load_base
 from train.sac.models import ActorCritic, by_action, log_policy, written_greedily
 from train.shared_prompt.packed import Group, pack
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 SHORT = Group([5, 6, 7], [[8, 9], [8, 10, 11], [12]])
 LONG = Group([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]])
 

@@ -13,7 +13,6 @@ from train.sac.models import ActorCritic, log_policy
 from train.sac.sac import ActorStep, PlayedEpisode, Replay, chosen_values, due, follow, make_optimizers, sac, update
 from train.shared_prompt.packed import Group
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, GOOD = 0, 2
 SETTINGS = Sac(learning_rate=3e-3)
 STATE = Group([40, 41, 42], [[50, 51], [52, 53], [54, 55], [56, 57]])

@@ -20,8 +20,6 @@ from tests.train.world import metrics
 from train.__main__ import main
 from train.sac.play import offers_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-
 
 @pytest.fixture(autouse=True)
 def _installed(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

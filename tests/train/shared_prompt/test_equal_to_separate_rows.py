@@ -24,7 +24,6 @@ from train.shared_prompt.packed import Group, Packed, pack
 from train.shared_prompt.reading import hidden_states, trunk_of
 from train.stage import make_stage
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 GROUPS = [
     Group([5, 6, 7], [[8, 9], [8, 10, 11], [12]], [(0, 1), (0, 2), (2, 1)]),
     Group([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]], [(1, 0)], number=1),

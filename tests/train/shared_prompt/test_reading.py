@@ -16,7 +16,6 @@ from train.rl import grpo, ppo
 from train.rl.policy import SharedBase
 from train.rl.sampling import Responses, SamplingSettings
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(2)]
 DRAW = SamplingSettings(max_new_tokens=4, at_once=8, pad_id=0, ends=(2,), seed=0, micro_batch_tokens=24)
 PPO = Ppo(learning_rate=1e-2, batch_size=8, responses_per_prompt=4, updates=2, epochs=2, kl=0.1)
