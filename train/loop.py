@@ -174,7 +174,10 @@ def take(
 
 
 def make_optimizer(model: "SharedBase", settings: Ppo | Grpo) -> torch.optim.AdamW:
-    """Return Adam over the policy's adapter and, in PPO, the value head, with their peak learning rates as `peak`."""
+    """Return Adam over the policy's adapter and, in PPO, the value head, with their peak learning rates as `peak`.
+
+    The policy's is `train.ppo.learning_rate` or `train.grpo.learning_rate`.
+    """
     assert settings.learning_rate is not None, "make_stage chooses it"
     groups = [(model.adapter_parameters(), settings.learning_rate)]
     if isinstance(settings, Ppo):
