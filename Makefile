@@ -198,7 +198,6 @@ wordings: $(WORDINGS)  ## what only ratings can teach: which words the actor obe
 
 $(RATINGS): RATED = configs/ratings.yaml run=$@
 $(WORDINGS): RATED = configs/wordings.yaml run=$@
-$(WORDINGS): runs/half-obeying/actor
 $(RATINGS) $(WORDINGS): SEEDED = $(RATED) seed=$(lastword $(subst -, ,$@))
 $(RATINGS) $(WORDINGS): $(VENV)/.planner
 	$(NEEDS_GAMES)
@@ -210,10 +209,6 @@ $(RATINGS) $(WORDINGS): $(VENV)/.planner
 	$(RUN) -m train ppo $(SEEDED) round=2
 	$(RUN) -m train grpo $(SEEDED) round=2
 	$(RUN) -m eval $(RATED)
-
-runs/half-obeying/actor: | $(VENV)/.planner
-	$(NEEDS_GAMES)
-	$(RUN) -m train actor configs/actor/half-obeying.yaml
 
 PYTEST := $(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 ELSEWHERE := gpu or network or slow
