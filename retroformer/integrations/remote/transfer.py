@@ -188,7 +188,7 @@ def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> st
         manifest = Manifest.read(copy, place.address)
         if target is not None and (target.suffix in (".yaml", ".yml") or target.is_file()):
             return _pull_to_run(place, manifest, target, Path(scratch))
-    folder = target or Path(place.name)
+    folder = target or Path(place.name or "pulled")
     _copy(place, manifest, folder)
     if manifest.kind == "ratings":
         return (
