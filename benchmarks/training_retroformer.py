@@ -13,10 +13,9 @@ from benchmarks.training_laps import Laps, Ready, StepLaps
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
 from train.dpo import REFERENCE, response_sums
-from train.loop import make_optimizer
 from train.plan.rehearsal import supervised_trainer
 from train.rl import grpo, ppo
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.sampling import Responses, respond, sampling_settings
 from train.shared_prompt.packed import Groups
 from train.stage import Stage

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -28,16 +28,11 @@ from . import processes
 from .integrity import LOWER_THE_RATE, require_finite, require_finite_gradients
 from .stage import Stage
 
-if TYPE_CHECKING:
-    from .rl.policy import SharedBase
-
 Facts = dict[str, float]
 """Measurements of an update, by name."""
 Item = TypeVar("Item")
 
 MAX_GRADIENT_NORM = 1.0
-VALUE_LEARNING_RATE = 1e-3
-"""Peak learning rate of PPO's value head."""
 WARMUP_SHARE = 0.05
 """Share of the optimiser steps in which the learning rates rise to their peak."""
 
@@ -171,19 +166,6 @@ def take(
             if len(history) > resumed_from:
                 save(history)
             raise
-
-
-def make_optimizer(model: "SharedBase", settings: Ppo | Grpo) -> torch.optim.AdamW:
-    """Return Adam over the policy's adapter and, in PPO, the value head, with their peak learning rates as `peak`.
-
-    The policy's is `train.ppo.learning_rate` or `train.grpo.learning_rate`.
-    """
-    assert settings.learning_rate is not None, "make_stage chooses it"
-    groups = [(model.adapter_parameters(), settings.learning_rate)]
-    if isinstance(settings, Ppo):
-        groups.append((list(model.value_head.parameters()), VALUE_LEARNING_RATE))
-    entries = [{"params": parameters, "lr": peak, "peak": peak} for parameters, peak in groups]
-    return torch.optim.AdamW(entries, weight_decay=0.0)
 
 
 def warm_up(step: int, steps: float) -> float:

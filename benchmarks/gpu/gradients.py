@@ -20,10 +20,9 @@ from benchmarks.gpu.report import Row
 from retroformer.config.experiment import Experiment
 from train.base import load_base, trainable
 from train.data.samples import Sample, SamplePair
-from train.loop import make_optimizer
 from train.plan.rehearsal import fresh_adapter, supervised_trainer
 from train.rl import grpo, ppo
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.ppo import VALUE_WEIGHT
 from train.rl.rewards import UNSCALED
 from train.rl.sampling import SamplingSettings, respond

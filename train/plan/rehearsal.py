@@ -25,10 +25,9 @@ from ..data.samples import Sample, SamplePair
 from ..dpo import dpo_trainer
 from ..group_trainer import make_trainer
 from ..imitation import Imitation, adapted
-from ..loop import make_optimizer
 from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
-from ..rl.policy import SharedBase
+from ..rl.policy import SharedBase, make_optimizer
 from ..rl.sampling import Responses, SamplingSettings, ended_responses, respond, sampling_settings
 from ..shared_prompt.packed import Groups
 from ..stage import Stage

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
+from retroformer.config.sections.train import Grpo, Ppo
 from retroformer.errors import NotFinite
 from retroformer.models.adapter_weights import add_reward_adapter
 from retroformer.models.loading import load_adapter
@@ -24,6 +25,8 @@ from ..shared_prompt.agreement import choose_attention, dense_attention
 from ..shared_prompt.packed import Group, Packed
 from ..shared_prompt.reading import LayersBelow, computing, hidden_states, predicting, response_readings, trunk_of
 
+VALUE_LEARNING_RATE = 1e-3
+"""Peak learning rate of PPO's value head."""
 _NONE = -1
 """Number of a response in a place of the grid without one."""
 
@@ -269,3 +272,16 @@ class SharedBase(nn.Module):
     def _hidden_states(self, packed: Packed) -> Tensor:
         with self._below.reading(packed):
             return hidden_states(trunk_of(self.language_model), packed)
+
+
+def make_optimizer(model: SharedBase, settings: Ppo | Grpo) -> torch.optim.AdamW:
+    """Return Adam over the policy's adapter and, in PPO, the value head, with their peak learning rates as `peak`.
+
+    The policy's is `train.ppo.learning_rate` or `train.grpo.learning_rate`.
+    """
+    assert settings.learning_rate is not None, "make_stage chooses it"
+    groups = [(model.adapter_parameters(), settings.learning_rate)]
+    if isinstance(settings, Ppo):
+        groups.append((list(model.value_head.parameters()), VALUE_LEARNING_RATE))
+    entries = [{"params": parameters, "lr": peak, "peak": peak} for parameters, peak in groups]
+    return torch.optim.AdamW(entries, weight_decay=0.0)

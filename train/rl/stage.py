@@ -41,14 +41,14 @@ from .. import processes
 from ..adapter import Adapter
 from ..base import load_base, load_tokenizer
 from ..data.samples import Prompt, RatedGroup, prompt_ids
-from ..loop import Facts, make_optimizer, take
+from ..loop import Facts, take
 from ..plan.estimate import sampled_at_once
 from ..preflight import preflight
 from ..stage import Meter, Stage, after_updates, publish, refuse_missed_milestones, warn_if_still
 from . import grpo, ppo
 from .alarms import Describe, describer, first_alarms, with_alarms
 from .checkpoint import Checkpoints
-from .policy import SharedBase
+from .policy import SharedBase, make_optimizer
 from .remote import RemoteSampler, responder
 from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Respond, Responses, SamplingSettings, sampling_settings

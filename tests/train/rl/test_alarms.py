@@ -12,9 +12,9 @@ from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
-from train.loop import Facts, make_optimizer, take
+from train.loop import Facts, take
 from train.rl.alarms import describer, first_alarms, repetition, with_alarms
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.stage import checkpoints_of
 from train.stage import make_stage
 

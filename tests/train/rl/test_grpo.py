@@ -12,10 +12,9 @@ from torch import Tensor
 from retroformer.config.sections.train import Grpo
 from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, OFTEN_ENDS, PAD, PROMPTS, adapters
 from train.base import load_base
-from train.loop import make_optimizer
 from train.losses import against_others, centred, group_loss, shares, standardised
 from train.rl.grpo import CLIP, CLIP_HIGH, GrpoBatch, accumulate_gradients, compare, grpo
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.rewards import ModelScores, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, prompt_indices, respond
 from train.shared_prompt.packed import Group, Packed, pack

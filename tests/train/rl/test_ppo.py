@@ -14,9 +14,9 @@ from torch import Tensor
 from retroformer.config.sections.train import Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base, load_tokenizer
-from train.loop import make_optimizer, set_learning_rates
+from train.loop import set_learning_rates
 from train.plan.estimate import sampled_at_once
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.ppo import accumulate_gradients, evaluate, ppo
 from train.rl.rewards import UNSCALED, ScoreScale
 from train.rl.sampling import Responses, SamplingSettings, blocks, ended_responses, respond, sampling_settings

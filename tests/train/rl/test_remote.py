@@ -25,8 +25,7 @@ from tests.train.rl.test_ppo import DRAW, END, PROMPTS, adapters, quick_settings
 from tests.train.world import prompt, tiny_experiment
 from train.adapter import Adapter, require_adapter
 from train.base import load_base
-from train.loop import make_optimizer
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.ppo import ppo
 from train.rl.remote import RemoteSampler, responder
 from train.rl.sampling import Responses, SamplingSettings, respond

@@ -20,9 +20,8 @@ from tests.train.rl.test_ppo import END, PROMPTS
 from tests.train.world import AUTHOR, config_file, metrics, prompt
 from train.__main__ import main
 from train.data.samples import RatedGroup, RatedResponse
-from train.loop import make_optimizer
 from train.rl.grpo import grpo
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.rewards import MAX_WEIGHT, StoredGroups
 from train.rl.sampling import Responses, ended_responses, policy_log_probs, respond
 

@@ -14,9 +14,8 @@ from tests.train.world import prompt, tiny_experiment
 from train.adapter import require_adapter
 from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
-from train.loop import make_optimizer
 from train.rl.alarms import first_alarms
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.ppo import ppo
 from train.rl.sampling import sampling_settings
 from train.rl.stage import checkpoints_of, train_by_ppo

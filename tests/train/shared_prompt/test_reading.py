@@ -11,9 +11,8 @@ from torch import Tensor
 from retroformer.config.sections.train import Grpo, Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base
-from train.loop import make_optimizer
 from train.rl import grpo, ppo
-from train.rl.policy import SharedBase
+from train.rl.policy import SharedBase, make_optimizer
 from train.rl.sampling import Responses, SamplingSettings
 
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(2)]
