@@ -14,7 +14,7 @@ from retroformer.config.experiment import Experiment
 from retroformer.config.imports import require_extra
 from retroformer.config.sections.serve import Serve
 from retroformer.endpoint.http_client import NoAnswer, fetch_now, read_key
-from retroformer.endpoint.request_guard import is_loopback, listen
+from retroformer.endpoint.request_guard import address_of, is_loopback, listen
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.models.embedded import require_base_model
 from retroformer.run.adapter_names import REFLECTOR
@@ -40,8 +40,7 @@ class ListenAddress(NamedTuple):
     @property
     def url(self) -> str:
         """Address under which this machine reaches it."""
-        host = LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return address_of(self.host, self.port)
 
     def get(self, path: str, seconds: float = PROBE_SECONDS) -> tuple[int | None, bytes]:
         """Return status and body of a response; None and nothing if there is none within `seconds`."""

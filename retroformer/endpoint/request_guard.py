@@ -44,6 +44,12 @@ class Refusal(Exception):
         """Headers of the response."""
 
 
+def address_of(host: str, port: int) -> str:
+    """Return the URL under which this machine reaches a server that listens on a host, or on all (`0.0.0.0`, `::`)."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def listen(port: int, host: str = "127.0.0.1", option: str = "--port") -> socket.socket:
     """Return a listening socket; port 0 takes a free one. The process may have enough open files for its connections.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from retroformer.coach.reflector import Reflector
 from retroformer.config.experiment import Experiment
 from retroformer.config.imports import require_extra
+from retroformer.endpoint.request_guard import address_of
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError
 
@@ -47,7 +48,7 @@ def reflector_of(experiment: Experiment) -> Reflector:
         raise ConfigError(
             "The config does not say where the reflector is: set reflector.endpoint.base_url or serve.port."
         )
-    return Reflector.of(experiment, base_url or SecretUrl(f"http://{serve.host}:{serve.port}/v1"))
+    return Reflector.of(experiment, base_url or SecretUrl(f"{address_of(serve.host, serve.port)}/v1"))
 
 
 def adviser(reflector: Reflector) -> "FastMCP":

@@ -80,6 +80,8 @@ def test_what_cannot_work_is_one_sentence(config: Path) -> None:
         adviser_module.reflector_of(load(config, ["environment={name: alfworld}"]))
     with pytest.raises(ConfigError, match=r"set reflector\.endpoint\.base_url or serve\.port"):
         adviser_module.reflector_of(load(config, ["reflector.endpoint.base_url=", "serve.port=0"]))
+    with adviser_module.reflector_of(load(config, ["reflector.endpoint.base_url=", "serve.host=::1"])):
+        pass  # an address of IPv6 is in brackets
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=f"Port {port} of 127.0.0.1 cannot be used"):

@@ -1,0 +1,18 @@
+"""Tests of where a server listens."""
+
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from retroformer.endpoint.request_guard import address_of, listen
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_a_server_on_any_host_is_reached_at_its_address(host: str) -> None:
+    if ":" in host and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with listen(0, host) as listening:
+        address = urlsplit(address_of(host, listening.getsockname()[1]))
+        with socket.create_connection((address.hostname, address.port), timeout=10):
+            listening.accept()[0].close()
