@@ -23,7 +23,8 @@ def key_of(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         status = path.stat()
-        digest.update(repr((str(path.resolve()), status.st_size, status.st_mtime_ns)).encode())
+        # Unlike the time of the last write, that of the last change is set by no program.
+        digest.update(repr((str(path.resolve()), status.st_size, status.st_ctime_ns)).encode())
     return digest.hexdigest()[:16]
 
 

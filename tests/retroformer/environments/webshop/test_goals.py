@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -94,6 +95,16 @@ def test_new_data_build_a_new_shop(folder: Path) -> None:
     assert Shop(folder).search("sofa") == ()
     write_shop(folder, [*PRODUCTS, row("B000000009", "Sofa")])
     assert Shop(folder).search("sofa") == ("B000000009",)
+
+
+def test_edited_data_of_the_same_size_and_time_build_a_new_shop(folder: Path) -> None:
+    write_shop(folder, [*PRODUCTS, row("B000000009", "Sofa")])
+    assert Shop(folder).search("sofa") == ("B000000009",)
+    for path in filter(Path.is_file, folder.iterdir()):
+        status = path.stat()
+        path.write_bytes(path.read_bytes().replace(b"Sofa", b"Lamp"))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert Shop(folder).search("sofa") == ()
 
 
 def test_large_files_are_read_entry_by_entry(tmp_path: Path) -> None:
