@@ -32,14 +32,9 @@ class RowTaskset(Generic[Row]):
         split: str,
         read: Callable[[], Mapping[str, Row]],
         build: Callable[[Mapping[str, Row]], Environment],
-        fingerprint: Callable[[], str] = lambda: "",
     ) -> None:
-        """Describe the tasks of an environment: `read` returns their rows, and `build` an environment of these rows.
-
-        `fingerprint` returns the sha256 of their data, unless tasks are generated or have hashes of their own.
-        """
+        """Describe the tasks of an environment: `read` returns their rows, and `build` an environment of these rows."""
         self._environment, self._split, self._read, self._build = environment, split, read, build
-        self._fingerprint = fingerprint
 
     @cached_property
     def rows(self) -> Mapping[str, Row]:
@@ -54,9 +49,6 @@ class RowTaskset(Generic[Row]):
         """Return an environment that can play any of these tasks. Raises as `read` and `build` do."""
         return self._build(self.rows)
 
-    def fingerprint(self) -> str:
-        return self._fingerprint()
-
 
 class FileTaskset(RowTaskset[Row]):
     """Tasks of a user's own file. A fact depends on its task alone: other lines of the file may change."""
@@ -64,6 +56,10 @@ class FileTaskset(RowTaskset[Row]):
     def tasks(self) -> tuple[Task, ...]:
         tasks = super().tasks()
         return tuple(task.model_copy(update={"sha256": row_sha256(self.rows[task.id])}) for task in tasks)
+
+    def fingerprint(self) -> str:
+        """Return an empty text: each task has a hash."""
+        return ""
 
 
 def row_sha256(row: Any) -> str:

@@ -189,13 +189,15 @@ def taskset(section: Programming, seed: int = 0) -> RowTaskset[Problem]:
     def build(problems: Mapping[str, Problem]) -> ProgrammingEnvironment:
         return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, seed)
 
-    def fingerprint() -> str:
-        path = problem_file(section.split, section.folder)
-        return files_sha256({path.name: path})
+    class Published(RowTaskset[Problem]):
+        """Problems as they were published, which their file identifies."""
 
-    if section.split.endswith(".jsonl"):
-        return FileTaskset(section.name, section.split, read, build)
-    return RowTaskset(section.name, section.split, read, build, fingerprint)
+        def fingerprint(self) -> str:
+            path = problem_file(section.split, section.folder)
+            return files_sha256({path.name: path})
+
+    of = FileTaskset[Problem] if section.split.endswith(".jsonl") else Published
+    return of(section.name, section.split, read, build)
 
 
 _FIRST = "trial 0, shared"

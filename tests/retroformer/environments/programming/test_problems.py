@@ -98,6 +98,17 @@ def test_a_set_may_be_compressed_or_not(tmp_path: Path) -> None:
     assert (problem.id, problem.entry_point, problem.tests) == ("MBPP/1", "hi", ("assert hi('a') == 'aa'",))
 
 
+def test_a_published_set_is_known_by_its_file(tmp_path: Path) -> None:
+    section, row = Programming(data=tmp_path, split="humaneval"), "{}\n"
+    (tmp_path / "HumanEval.jsonl").write_text(row)
+    (tmp_path / "notes").write_text("one")
+    before = fingerprint(section)
+    (tmp_path / "notes").write_text("another")
+    assert fingerprint(section) == before
+    (tmp_path / "HumanEval.jsonl").write_text(row * 2)
+    assert fingerprint(section) != before
+
+
 def test_the_error_for_an_unknown_set_lists_the_sets(tmp_path: Path) -> None:
     with pytest.raises(MissingInput, match="No problem set 'humanevil': choose one of humaneval, "):
         load("humanevil", tmp_path)
