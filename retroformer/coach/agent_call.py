@@ -69,8 +69,27 @@ def refuse_unusable(agent: Any, score: Any) -> None:
             f"The agent {getattr(agent, '__name__', '')} is a generator, but only a complete answer can be rated: "
             "return it instead of yielding it."
         )
+    if not _takes_advice(agent):
+        raise ConfigError(
+            f'The agent {getattr(agent, "__name__", "")} has no parameter `advice`: add `advice=""`. A function that '
+            "scores is passed by name, as `score=`."
+        )
     if inspect.iscoroutinefunction(score):
         raise ConfigError("The score function is async: pass a plain function that returns the number.")
+
+
+def _takes_advice(agent: Callable[..., Any]) -> bool:
+    """Return False for a function that cannot be called with the argument `advice`, as far as its signature shows."""
+    try:
+        # A wrapper may take what the function that it wraps does not.
+        parameters = inspect.signature(agent, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD
+        or (parameter.name == "advice" and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY)
+        for parameter in parameters
+    )
 
 
 def refuse_unfinished(returned: Any) -> None:

@@ -184,7 +184,8 @@ class Reflector(AbstractContextManager["Reflector"]):
                 them.
 
         Raises:
-            ConfigError: `trials` is below 1, the agent is a generator or no function, or the score is async.
+            ConfigError: `trials` is below 1, the agent takes no advice, is a generator or no function, or the score is
+                async.
         """
         if trials < 1:
             raise ConfigError(f"trials is {trials}: it must be at least 1, since the first attempt counts.")
