@@ -21,7 +21,7 @@ from retroformer.errors import ConfigError, EndpointFailure, MissingInput, Prove
 from retroformer.method.prompts import Render, adaptation_prompt, load_pack, reflection_prompt
 from retroformer.method.protocols import Actor, Agent, Evaluator, Reflector
 from retroformer.method.records import LONGEST_NAME, Task
-from retroformer.run.adapter_names import FOLDER_NAME, REWARD, training_command
+from retroformer.run.adapter_names import FOLDER_NAME, REFLECTOR, REWARD, training_command
 from retroformer.run.attempts import Budget, Experience
 from retroformer.run.ledger import Ledger
 from retroformer.run.provenance import Proven, Provenance
@@ -55,9 +55,10 @@ class Connections:
         """Raise MissingInput if the experiment's own server has no such adapter, because it has not been trained."""
         if model in self.served:
             return
-        needed = [adapter_name(model), *([REWARD] if best_of(model) else [])]
-        commands = " and ".join(training_command(name) for name in needed if FOLDER_NAME.fullmatch(name))
-        advice = f"run {commands} first, or name another model" if commands else "name one of these"
+        needed = [name for name in (adapter_name(model), REWARD if best_of(model) else "base") if name != "base"]
+        trainable = all(name == REFLECTOR or FOLDER_NAME.fullmatch(name) for name in needed)
+        commands = " and ".join(map(training_command, needed))
+        advice = f"run {commands} first, or name another model" if trainable else "name one of these"
         raise MissingInput(f"No adapter {model!r} is served, only {', '.join(sorted(self.served))}: {advice}.")
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ FOLDER_NAME = re.compile(rf"(?P<stage>{'|'.join(STAGES)})(-(?P<variant>{VARIANT}
 
 
 def training_command(name: str) -> str:
-    """Return the command that trains the adapter of this name, for an error message."""
+    """Return the command that trains the adapter of this name with a config that sets its variant, for an error."""
     folder = FOLDER_NAME.fullmatch(name)
     later = f" round={folder['round']}" if folder and folder["round"] else ""
     return f"`retroformer train {folder['stage'] if folder else 'STAGE'} EXPERIMENT.yaml{later}`"

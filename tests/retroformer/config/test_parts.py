@@ -56,6 +56,14 @@ def test_the_error_for_an_unserved_adapter_names_its_training_command() -> None:
     for absent in ("ppo", "ppo@0123456789ab"):
         with pytest.raises(MissingInput, match=r"only base, sft, .*`retroformer train ppo EXPERIMENT\.yaml`"):
             connections.model(EndpointSection(model=absent))
+    for absent, advice in (
+        ("reflector", r"run `retroformer train STAGE EXPERIMENT\.yaml` first"),
+        ("base+best8", r"run `retroformer train reward EXPERIMENT\.yaml` first"),
+        ("ppo-2+best8", r"train ppo EXPERIMENT\.yaml round=2` and `retroformer train reward EXPERIMENT\.yaml` first"),
+        ("typo+best8", r"sft@0123456789ab: name one of these\."),
+    ):
+        with pytest.raises(MissingInput, match=advice):
+            connections.model(EndpointSection(model=absent))
 
 
 def test_no_server_is_started_if_every_endpoint_has_an_address(tmp_path: Path) -> None:
