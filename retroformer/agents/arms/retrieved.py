@@ -160,8 +160,10 @@ class RetrievingReflector:
                 self._by_task[task_id].append(number)
 
     def _rate(self) -> None:
+        import numpy as np
+
         self._total_trials = sum(piece.trials for piece in self._pieces)
-        self._usefulness = [self.usefulness(piece) for piece in self._pieces]
+        self._usefulness = np.array([self.usefulness(piece) for piece in self._pieces])
 
     def learn(self, retrievals: Iterable[RetrievalGain]) -> None:
         """Count these gains, in any order, for the pieces of the same texts; a text that is no piece is skipped."""

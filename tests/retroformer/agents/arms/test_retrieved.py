@@ -75,7 +75,7 @@ def test_a_gain_counts_like_one_more_rating_in_the_mean_and_in_the_bound() -> No
     assert (first.text, first.trials, first.rating) == ("a", 4, pytest.approx(0.25))
     assert (second.text, second.trials, second.rating) == ("b  c", 3, pytest.approx(0.2))
     assert reflector.usefulness(first) == pytest.approx(0.25 + 0.3 * math.sqrt(2 * math.log(7) / 4))
-    assert reflector._usefulness == [reflector.usefulness(first), reflector.usefulness(second)]
+    assert reflector._usefulness.tolist() == [reflector.usefulness(first), reflector.usefulness(second)]
 
 
 def test_advice_that_brings_nothing_gives_way_to_another() -> None:
