@@ -306,7 +306,7 @@ def fault_of(error: ValidationError) -> str:
     path, kind = _path(fault), fault["type"]
     where, message = f", {'.'.join(path)}" if path else "", fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        close = get_close_matches(path[-1], _NAMES, n=1)
+        close = get_close_matches(str(fault["loc"][-1]), _NAMES, n=1)
         return f"{where}: there is no such field" + (f" (did you mean {close[0]!r}?)" if close else "")
     if kind == "missing":
         return f"{where}: the field is missing"
@@ -314,8 +314,13 @@ def fault_of(error: ValidationError) -> str:
         return f": it is not JSON ({message.removeprefix('Invalid JSON: ').replace(' at line 1 column', ' at column')})"
     if kind == "value_error":
         return f"{where}: {message}"
-    shown = re.sub(r"\s+", " ", repr(fault["input"]))
-    return f"{where}: {message}, not {shown if len(shown) <= _LONGEST_EXCERPT else f'{shown[:_LONGEST_EXCERPT]}…'}"
+    return f"{where}: {message}, not {_excerpt(repr(fault['input']))}"
+
+
+def _excerpt(text: str) -> str:
+    """Return a text on one line, cut to `_LONGEST_EXCERPT` characters."""
+    text = re.sub(r"\s+", " ", text)
+    return text if len(text) <= _LONGEST_EXCERPT else f"{text[:_LONGEST_EXCERPT]}…"
 
 
 def _path(fault: ErrorDetails) -> list[str]:
@@ -324,4 +329,5 @@ def _path(fault: ErrorDetails) -> list[str]:
     # An unknown field ends the path under any name, also under that of a type.
     known = loc[:-1] if fault["type"] == "extra_forbidden" else loc
     fields = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
-    return [str(part) for part in (*fields, *loc[len(known) :])]
+    unknown = [_excerpt(name if name.isprintable() and name else repr(name)) for name in map(str, loc[len(known) :])]
+    return [*map(str, fields), *unknown]
