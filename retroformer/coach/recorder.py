@@ -71,7 +71,7 @@ class ChainRecorder:
         """Write with this reflector for agents that read the `memory` most recent pieces of advice."""
         self._ledger, self._reflector, self._memory = ledger, reflector, memory
         self._reports_adapter = reflector.model.base_url.secret_url().startswith("http")
-        """False once the endpoint has shown that it is not a Retroformer server."""
+        """False once the endpoint has shown that it is not a Retroformer server, or that it refuses the key."""
         self._last_adapter: str | None = None
         """Hash of the adapter that the endpoint reported last."""
 

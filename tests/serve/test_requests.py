@@ -53,6 +53,7 @@ REFUSED = [
             ("max_tokens", "9" * 30),
             ("max_tokens", '"12"'),
             ("seed", "9" * 30),
+            ("seed", str(2**64)),
             ("seed", "0.5"),
             ("stop.0", f'["{"x" * (bounds.STOP_CHARACTERS + 1)}"]'),
             ("stop", json.dumps([str(number) for number in range(bounds.STOPS + 1)])),

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
 
 _HANG_SECONDS = 30.0
 _HURRY = "retry-after-ms: 5\r\n"
@@ -91,7 +94,7 @@ def _places(prompt: str) -> list[str]:
 class Endpoint:
     """Server that runs in a thread of this process and records its requests."""
 
-    def __init__(self, reply: Callable[[Body], str | Body] = reply_to) -> None:
+    def __init__(self, reply: Callable[[Body], str | Body] = reply_to, host: str = "127.0.0.1") -> None:
         """Create a server; `reply` returns the text of an answer, or the assistant's whole message."""
         self.behaviour = Behaviour.WELL
         self.script: deque[Behaviour] = deque()
@@ -105,15 +108,18 @@ class Endpoint:
         """Function from a request and the number of equal ones before it to the behaviour, in place of `behaviour`."""
         self.provenance: str | None = None
         """JSON that a server of this project answers to GET /provenance; None: this is none."""
+        self.key = ""
+        """API key without which it says 401 there; empty: it requires none."""
         self.before_answer: Callable[[int], None] = lambda number: None
         self._reply, self._closing = reply, threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = (_ServerOfIPv6 if ":" in host else _Server)((host, 0), _Handler)
         self._server.endpoint = self
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/v1"
+        host, port = self._server.server_address[:2]
+        return f"http://[{host}]:{port}/v1" if ":" in str(host) else f"http://{host}:{port}/v1"
 
     def __enter__(self) -> "Endpoint":
         self._thread.start()
@@ -179,6 +185,18 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _ServerOfIPv6(_Server):
+    address_family = socket.AF_INET6
+
+
+def require_ipv6() -> None:
+    """Skip the test on a machine without the address ::1."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no server can listen on ::1: {error}")
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
@@ -195,8 +213,9 @@ class _Handler(BaseHTTPRequestHandler):
         endpoint = self.server.endpoint
         provenance = endpoint.provenance if self.path == "/provenance" else None
         answer = _http("200 OK" if provenance else "404 Not Found", (provenance or "{}").encode())
-        if endpoint.behaviour is Behaviour.UNAUTHORIZED:
-            answer = _answers(endpoint.behaviour, answer)
+        wrong_key = endpoint.key and self.headers["Authorization"] != f"Bearer {endpoint.key}"
+        if wrong_key or endpoint.behaviour is Behaviour.UNAUTHORIZED:
+            answer = _answers(Behaviour.UNAUTHORIZED, answer)
         self.wfile.write(answer)
 
     def log_message(self, *_: object) -> None:

@@ -321,7 +321,7 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
         server.behaviour = Behaviour.UNAUTHORIZED
         with pytest.raises(EndpointRefusal, match=r"/provenance answered 401: it needs another API key.*\.$"):
             compare(config)
-        server.behaviour = Behaviour.WELL
+        server.behaviour, server.key = Behaviour.WELL, "key from a file"
         assert "serves no adapter 'sft': serve it there" in refusal(sft=plain)
         trained("runs/toy/sft", [])
         assert "The server answers with another adapter than runs/toy/sft holds" in refusal(sft=model)

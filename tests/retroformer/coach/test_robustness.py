@@ -1,6 +1,7 @@
 """Tests that an agent is never made worse by its own errors, the reflector, the store, or the moment of closing."""
 
 import asyncio
+import functools
 import random
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ import retroformer as rf
 from eval.play.preflight import refuse_trained_tasks
 from retroformer.errors import ConfigError, EndpointFailure, MissingInput, StoreError
 from retroformer.method.records import Outcome, Task
+from retroformer.run.provenance import Provenance, ServedModel
 from retroformer.run.store import Store
 from tests.support.codes import enter, facts, opens
 from tests.support.endpoint import Behaviour, Endpoint
@@ -271,8 +273,34 @@ def test_a_decorator_in_the_wrong_place_and_an_asynchronous_score_are_refused(co
 
     with pytest.raises(ConfigError, match="of type classmethod: decorate a function, and put @improve below"):
         coach.improve(score=opens)(classmethod(lambda cls, task, advice="": "opens it"))  # type: ignore[type-var]
+    with pytest.raises(ConfigError, match=r"opens has no parameter `advice`: .* passed by name, as `score=`"):
+        coach.improve(opens)
+
+    @functools.wraps(opens)
+    def wrapper(task: str, advice: str = "") -> str:
+        return "opens it"
+
+    assert coach.improve(score=opens)(wrapper)("Open 7") == "opens it"
     with pytest.raises(ConfigError, match="The score function is async"):
         coach.improve(score=score)(lambda task, advice="": "opens it")
+
+
+def test_advice_names_its_adapter_if_the_server_says_it_to_this_key(
+    server: Endpoint, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ServedModel(base_sha256="b" * 64, adapter_sha256="a" * 64, chat_template_sha256="c" * 64)
+    server.provenance = Provenance(models={"reflector": model}, dtype="float32", versions={}).model_dump_json()
+    server.key = "right"
+    for key, code in (("right", "7"), ("wrong", "8")):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with rf.Reflector(server.url, store=url, unadvised=0.0) as coach:
+            assert coach.improve(trials=2, score=opens)(lambda task, advice="": enter(task, advice))(code)
+    with closing(Store(url, "agent")) as store:
+        named = {
+            stored.reflection.text: stored.reflection.author.adapter_sha256
+            for stored in store.stream_reflections("collect")
+        }
+    assert named == {"Enter 7.": "a" * 64, "Enter 8.": None}
 
 
 def test_what_cannot_work_is_refused_at_once(server: Endpoint, url: str, tmp_path: Path) -> None:

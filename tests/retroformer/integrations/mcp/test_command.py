@@ -15,7 +15,7 @@ from retroformer.config.file import load
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.method.rating import ratings
 from retroformer.run.store import Store
-from tests.support.endpoint import Endpoint
+from tests.support.endpoint import Endpoint, require_ipv6
 from tests.support.vault import advise
 
 pytest.importorskip("mcp")
@@ -75,13 +75,20 @@ def test_an_agent_gets_advice_over_loopback_http(config: Path) -> None:
             process.send_signal(signal.SIGINT)
 
 
+def test_the_reflector_of_serve_may_be_on_an_ipv6_address(config: Path) -> None:
+    require_ipv6()
+    with Endpoint(advise, "::1") as server:
+        port = server.url.removesuffix("/v1").rpartition(":")[2]
+        keys = ["reflector.endpoint.base_url=", "serve.host=::1", f"serve.port={port}"]
+        with adviser_module.reflector_of(load(config, keys)) as reflector:
+            assert reflector.advise(FAILURE["task"], FAILURE["attempt"]).text == "Enter 4711."
+
+
 def test_what_cannot_work_is_one_sentence(config: Path) -> None:
     with pytest.raises(ConfigError, match=r"set environment\.name=agent"):
         adviser_module.reflector_of(load(config, ["environment={name: alfworld}"]))
     with pytest.raises(ConfigError, match=r"set reflector\.endpoint\.base_url or serve\.port"):
         adviser_module.reflector_of(load(config, ["reflector.endpoint.base_url=", "serve.port=0"]))
-    with adviser_module.reflector_of(load(config, ["reflector.endpoint.base_url=", "serve.host=::1"])):
-        pass  # an address of IPv6 is in brackets
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=f"Port {port} of 127.0.0.1 cannot be used"):
