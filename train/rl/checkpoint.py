@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from retroformer.errors import DamagedFile
+from retroformer.errors import DamagedFile, first_line
 from retroformer.files import durable
 
 from .. import processes
@@ -56,7 +56,7 @@ class Checkpoints(NamedTuple):
         """Load the newest sound checkpoint; return the facts of the updates so far, or [] without a checkpoint.
 
         Raises:
-            DamagedFile: there are checkpoints, and all of them are damaged.
+            DamagedFile: there are checkpoints, and all of them are damaged, or of other parts.
         """
         from peft import set_peft_model_state_dict
 
@@ -66,7 +66,13 @@ class Checkpoints(NamedTuple):
             return []
         set_peft_model_state_dict(self.language_model, state["policy"], adapter_name=POLICY)
         for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+            try:
+                part.load_state_dict(state[name])
+            except (KeyError, ValueError, RuntimeError) as error:
+                raise DamagedFile(
+                    f"The checkpoints in {self.folder} are of another version of this stage ({name}: "
+                    f"{first_line(error)}): delete the folder, and the stage starts again."
+                ) from None
         history: list[dict[str, float]] = state["history"]
         return history
 
