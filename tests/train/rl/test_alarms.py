@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retroformer.errors import EndpointFailure, RetroformerError, ServiceError
+from retroformer.errors import DamagedFile, EndpointFailure, RetroformerError, ServiceError
 from retroformer.method.records import Message
 from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
@@ -96,6 +96,29 @@ def test_an_alarm_that_rings_again_is_reported_once_with_its_first_update() -> N
         "Update 5: the responses have grown or do not end (ended 1.00 at first and 0.50 now, response_tokens "
         "20.00 at first and 20.00 now).",
     ]
+
+
+def test_an_alarm_rings_however_slowly_a_policy_drifts() -> None:
+    history = history_of(*({"alike": alike} for alike in (0.01, 0.08, 0.15)))
+    assert [facts["alarm_collapse"] for facts in history] == [0.0, 0.0, 1.0]
+
+
+def test_a_first_update_without_a_fact_has_no_alarm_of_it() -> None:
+    history: list[dict[str, float]] = [{"ended": 1.0, "response_tokens": 20.0}]
+    (now,) = with_alarms([FIRST | {"alike": 0.5, "ended": 0.5}], history)
+    assert (now["alarm_collapse"], now["alarm_length"]) == (0.0, 1.0)
+
+
+def test_checkpoints_of_other_parts_are_refused_with_their_folder(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    stage = make_stage("ppo", tiny_experiment(workplace, tiny_base), [], {})
+    model = SharedBase(load_base(train), sft, reward)
+    checkpoints = checkpoints_of(stage, model, make_optimizer(model, stage.experiment.train.ppo))
+    checkpoints.save([FACTS])
+    other = checkpoints._replace(parts=checkpoints.parts | {"value_head": torch.nn.Sequential(model.value_head)})
+    with pytest.raises(DamagedFile, match=r"ppo.* are of another version .*value_head.*: delete the folder, and"):
+        other.restore()
+    assert checkpoints.restore() == [FACTS]
 
 
 def test_the_first_update_never_rings() -> None:
