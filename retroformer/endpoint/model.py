@@ -6,9 +6,9 @@ The cost of a call is in its completion, in its failure (`failure.usage`), or in
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.endpoint.answers import first_choice, read_response, strip_thinking
@@ -23,7 +23,7 @@ Prompt = str | tuple[Message, ...]
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 _TOKEN_FIELDS = {"logprobs": True, "return_token_ids": True, **WHOLE_DISTRIBUTION}
-_TOKENS = TypeAdapter(tuple[DrawnToken, ...], config=ConfigDict(allow_inf_nan=False))
+_TOKENS = TypeAdapter(Annotated[tuple[DrawnToken, ...], Field(min_length=1)], config=ConfigDict(allow_inf_nan=False))
 
 
 class Completion(Record):

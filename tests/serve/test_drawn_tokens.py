@@ -1,6 +1,7 @@
 """Answers to chats with their tokens, and the log-probabilities under the model that wrote them."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from retroformer.errors import EndpointFailure
 from retroformer.method.records import Message
 from tests.serve.handing import World
 from tests.serve.running import KEYS
-from tests.support.endpoint import Endpoint as Scripted
+from tests.support.raw_server import RawServer, http
 
 CHAT: dict[str, Any] = {
     "model": "base",
@@ -77,8 +78,11 @@ def test_a_client_reads_them(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(token.log_prob < 0 for token in completion.drawn)
 
 
-def test_a_server_that_gives_none_has_failed() -> None:
-    with Scripted() as server:
+@pytest.mark.parametrize("tokens", [{}, {"token_ids": [], "logprobs": {"content": []}}], ids=["left out", "empty"])
+def test_a_server_that_gives_none_has_failed(tokens: dict[str, Any]) -> None:
+    choice = {"message": {"role": "assistant", "content": ""}, "finish_reason": "stop", **tokens}
+    answer = http("200 OK", json.dumps({"choices": [choice]}).encode())
+    with RawServer(lambda _, write: write(answer)) as server:
         model = LanguageModel(Section(model="big"), server.url)
 
         async def ask() -> None:
@@ -90,4 +94,4 @@ def test_a_server_that_gives_none_has_failed() -> None:
 
         with pytest.raises(EndpointFailure, match=r"without token ids .* train\.grpo\.reward=stored"):
             asyncio.run(ask())
-        assert server.requests[0]["logprobs"] is True
+        assert b'"logprobs":true' in server.requests[0].body.replace(b" ", b"")
