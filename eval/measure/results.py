@@ -29,10 +29,11 @@ class SeedResult:
     stored: str
     """Name in the store, such as `eval/trained/ppo-1`."""
     solved_NT: Floats
-    """1 if task T is solved by trial N, else 0, as from the first missing trial on; shape (trials, tasks)."""
+    """1 if task T is solved by trial N, else 0; shape (trials, tasks). An unsolved task counts so in trials that are
+    missing."""
     return_NT: Floats
-    """Return of the attempt that counts by trial N, the last or the one that solved the task; 0 from the first missing
-    trial on; of the same shape."""
+    """Return of the attempt that counts by trial N, the last or the one that solved the task; 0 for an unsolved task
+    from the first missing trial on; of the same shape."""
     finished_T: Flags
     """True for each task that was finished; always over all tasks."""
     invalid: int
@@ -133,7 +134,7 @@ def arm_results(
     *,
     last_counts: bool = False,
 ) -> list[ArmResult]:
-    """Return the results of all arms on all tasks; an unfinished one counts as failed from its first missing trial on.
+    """Return the results of all arms on all tasks; one that is unsolved fails from its first missing trial on.
 
     `arms` has the names in the store of each arm, one for each training seed; `own` the other name of trial 0 of those
     that do not share the one of the name `shared`. With `last_counts` the last attempt at a task counts, even after one
