@@ -55,9 +55,10 @@ class Connections:
         """Raise MissingInput if the experiment's own server has no such adapter, because it has not been trained."""
         if model in self.served:
             return
-        needed = [name for name in (adapter_name(model), REWARD if best_of(model) else "base") if name != "base"]
-        trainable = all(name == REFLECTOR or FOLDER_NAME.fullmatch(name) for name in needed)
-        commands = " and ".join(map(training_command, needed))
+        needed = [adapter_name(model), *([REWARD] if best_of(model) else [])]
+        untrained = [name for name in needed if name != "base"]
+        trainable = all(name == REFLECTOR or FOLDER_NAME.fullmatch(name) for name in untrained)
+        commands = " and ".join(map(training_command, untrained))
         advice = f"run {commands} first, or name another model" if trainable else "name one of these"
         raise MissingInput(f"No adapter {model!r} is served, only {', '.join(sorted(self.served))}: {advice}.")
 
