@@ -68,6 +68,8 @@ class Checkpoints(NamedTuple):
         for name, part in self.parts.items():
             try:
                 part.load_state_dict(state[name])
+            except torch.OutOfMemoryError:
+                raise
             except (KeyError, ValueError, RuntimeError) as error:
                 raise DamagedFile(
                     f"The checkpoints in {self.folder} are of another version of this stage ({name}: "
