@@ -64,15 +64,16 @@ def refuse_unusable(agent: Any, score: Any) -> None:
             f"Cannot improve an object of type {type(agent).__name__}: decorate a function, and put @improve below "
             "@classmethod or @property."
         )
+    name = getattr(agent, "__name__", "")
     if inspect.isgeneratorfunction(agent) or inspect.isasyncgenfunction(agent):
         raise ConfigError(
-            f"The agent {getattr(agent, '__name__', '')} is a generator, but only a complete answer can be rated: "
-            "return it instead of yielding it."
+            f"The agent {name} is a generator, but only a complete answer can be rated: return it instead of yielding "
+            "it."
         )
     if not _takes_advice(agent):
         raise ConfigError(
-            f'The agent {getattr(agent, "__name__", "")} has no parameter `advice`: add `advice=""`. A function that '
-            "scores is passed by name, as `score=`."
+            f'The agent {name} has no parameter `advice`: add `advice=""`. A function that scores is passed by name, '
+            "as `score=`."
         )
     if inspect.iscoroutinefunction(score):
         raise ConfigError("The score function is async: pass a plain function that returns the number.")

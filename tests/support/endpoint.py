@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from retroformer.endpoint.request_guard import address_of
+
 _HANG_SECONDS = 30.0
 _HURRY = "retry-after-ms: 5\r\n"
 """Pause that the server requests in Retry-After; short, since clients wait for it."""
@@ -111,15 +113,14 @@ class Endpoint:
         self.key = ""
         """API key without which it says 401 there; empty: it requires none."""
         self.before_answer: Callable[[int], None] = lambda number: None
-        self._reply, self._closing = reply, threading.Event()
+        self._reply, self._host, self._closing = reply, host, threading.Event()
         self._server = (_ServerOfIPv6 if ":" in host else _Server)((host, 0), _Handler)
         self._server.endpoint = self
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
     def url(self) -> str:
-        host, port = self._server.server_address[:2]
-        return f"http://[{host}]:{port}/v1" if ":" in str(host) else f"http://{host}:{port}/v1"
+        return f"{address_of(self._host, self._server.server_port)}/v1"
 
     def __enter__(self) -> "Endpoint":
         self._thread.start()

@@ -92,9 +92,11 @@ def with_alarms(updates: Iterable[Facts], history: Sequence[Facts]) -> Iterator[
     reported = len(first_alarms(history))
     for facts in updates:
         first = history[0] if history else facts
-        # A run that an earlier version began may lack a fact in its first update.
-        heard = {name: first.keys() >= {*shown} and is_on(first, facts) for name, (_, shown, is_on) in ALARMS.items()}
-        now = facts | {name: float(on) for name, on in heard.items()}
+        now = facts | {
+            # A run that an earlier version began may lack a fact in its first update.
+            name: float(first.keys() >= set(shown) and is_on(first, facts))
+            for name, (_, shown, is_on) in ALARMS.items()
+        }
         for alarm in first_alarms([*history, now])[reported:]:
             logger.warning(alarm)
             reported += 1

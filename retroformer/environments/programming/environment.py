@@ -196,8 +196,9 @@ def taskset(section: Programming, seed: int = 0) -> RowTaskset[Problem]:
             path = problem_file(section.split, section.folder)
             return files_sha256({path.name: path})
 
-    of = FileTaskset[Problem] if section.split.endswith(".jsonl") else Published
-    return of(section.name, section.split, read, build)
+    if section.split.endswith(".jsonl"):
+        return FileTaskset(section.name, section.split, read, build)
+    return Published(section.name, section.split, read, build)
 
 
 _FIRST = "trial 0, shared"

@@ -15,5 +15,7 @@ def test_a_server_on_any_host_is_reached_at_its_address(host: str) -> None:
         require_ipv6()
     with listen(0, host) as listening:
         address = urlsplit(address_of(host, listening.getsockname()[1]))
-        with socket.create_connection((address.hostname, address.port), timeout=10):
-            listening.accept()[0].close()
+        with socket.create_connection((address.hostname, address.port), timeout=10) as client:
+            accepted, sender = listening.accept()
+            accepted.close()
+            assert sender == client.getsockname()
