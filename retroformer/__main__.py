@@ -206,8 +206,8 @@ def recover(config: ConfigFile, overrides: Overrides) -> None:
     saved = recover(load_domains(config, overrides)[0].store_url)
     print(
         f"{saved.trajectories} trajectories and {saved.reflections} reflections could be read and are in "
-        f"{saved.path}: move the damaged file away, with the -wal and -shm files beside it, put this one in its "
-        "place and run the last command again."
+        f"{saved.path}, and at least {saved.lost} facts are lost: move the damaged file away, with the -wal and -shm "
+        "files beside it, put this one in its place and run the last command again."
     )
 
 

@@ -121,6 +121,8 @@ class Recovery(NamedTuple):
 
     trajectories: int
     reflections: int
+    lost: int
+    """Lower bound of the number of lost facts: rows after the last readable one of a table are unknown."""
     path: Path
 
 
@@ -143,7 +145,7 @@ def recover(url: str | SecretUrl) -> Recovery:
     unfinished = damaged.with_name(f".{saved.name}.unfinished")
     _remove(unfinished)
     try:
-        counts = _copy(damaged, unfinished)
+        counts, lost = _copy(damaged, unfinished)
         if not counts["trajectories"] + counts["reflections"]:
             raise StoreError(f"Nothing in {damaged} can be read: restore a copy of it.")
         # Create the missing tables, and fill those that are derived from the facts.
@@ -154,7 +156,7 @@ def recover(url: str | SecretUrl) -> Recovery:
         raise StoreError(f"{saved} cannot be written ({error}): check the disk and run again.") from error
     finally:
         _remove(unfinished)
-    return Recovery(counts["trajectories"], counts["reflections"], saved)
+    return Recovery(counts["trajectories"], counts["reflections"], lost, saved)
 
 
 def _remove(database: Path) -> None:
@@ -163,23 +165,29 @@ def _remove(database: Path) -> None:
         database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
-def _copy(damaged: Path, target: Path) -> dict[str, int]:
-    """Copy readable rows into tables with the damaged file's definitions. Return their number by table."""
-    counts: dict[str, int] = dict.fromkeys(_RECOVERED_TABLES, 0)
+def _copy(damaged: Path, target: Path) -> tuple[dict[str, int], int]:
+    """Copy readable rows into tables with the damaged file's definitions.
+
+    Returns their number by table, and the number of facts that are missing before the last readable ones.
+    """
+    counts, lost = dict.fromkeys(_RECOVERED_TABLES, 0), 0
     address = f"{damaged.resolve().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
         source.row_factory = sqlite3.Row
         for table, definition in _definitions(source).items():
             copy.execute(definition)
-            before = copy.total_changes
+            before, last = copy.total_changes, 0
             for rows in _readable(source, table, 2 + damaged.stat().st_size // _SMALLEST_ROW_BYTES):
                 values = [tuple(row)[1:] for row in rows if _is_whole(table, row)]
                 places = ", ".join("?" * (len(rows[0]) - 1))
                 # IGNORE skips rows that lack a required value.
                 copy.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
+                last = rows[-1][_ROW_NUMBER]
             counts[table] = copy.total_changes - before
+            # Rows of facts are numbered from 1 without gaps, as none is ever deleted.
+            lost += last - counts[table] if any(table == facts.name for facts in FACTS) else 0
         copy.commit()
-    return counts
+    return counts, lost
 
 
 def _definitions(source: sqlite3.Connection) -> dict[str, str]:

@@ -115,6 +115,6 @@ def test_a_changed_fact_is_not_recovered(tmp_path: Path) -> None:
     fill(url)
     change(url, CHANGES["return"])
     saved = recover(url)
-    assert (saved.trajectories, saved.reflections) == (0, 1)
+    assert (saved.trajectories, saved.reflections, saved.lost) == (0, 1, 1)
     with closing(Store(f"sqlite:///{saved.path}", "riddles")) as store:
         store.check()

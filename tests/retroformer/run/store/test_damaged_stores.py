@@ -49,6 +49,7 @@ def test_readable_facts_of_a_damaged_store_are_saved(tmp_path: Path, seed: int) 
     saved = recover(f"sqlite:///{path}")
     assert path.read_bytes() == broken
     assert 150 <= saved.trajectories <= 300
+    assert 0 < saved.lost <= 600 - saved.trajectories - saved.reflections
     with closing(Store(f"sqlite:///{saved.path}", "riddles")) as store:
         assert store.arm_counts()["collect"].attempts == saved.trajectories
         attempts = dict(store.stream_trajectories("collect"))
@@ -203,7 +204,8 @@ def test_the_recover_command_says_to_move_the_log_of_the_damaged_file_away(
     main(["recover", str(config), f"store=sqlite:///{path}"])
     said = capsys.readouterr().out
     assert said.startswith(
-        f"2 trajectories and 2 reflections could be read and are in {path.with_suffix('')}.recovered.db"
+        f"2 trajectories and 2 reflections could be read and are in {path.with_suffix('')}.recovered.db, "
+        "and at least 0 facts are lost: move"
     )
     assert "with the -wal and -shm files beside it" in said, "SQLite would write an old log into the new file"
 
