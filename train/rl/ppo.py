@@ -4,7 +4,7 @@ Reads prompts of collected reflections and the adapters of sft and reward; write
 
 Additions to the paper:
 
-1. Scores are shifted and scaled by their mean and standard deviation over the reward model's training texts, so that
+1. Scores are shifted and scaled by their mean and standard deviation over the reward model's held-out texts, so that
    a score of 1 and the KL coefficient mean the same in every run.
 2. A response that is cut at the token limit loses one such standard deviation.
 3. Advantages are whitened over the tokens of a batch.

@@ -71,7 +71,7 @@ def score_scale(reward: Adapter) -> ScoreScale:
 
 
 class ModelScores:
-    """Rewards responses by the reward model, in standard deviations of its scores in training."""
+    """Rewards responses by the reward model, on the scale of its scores."""
 
     def __init__(self, model: SharedBase, scale: ScoreScale, micro_batch_tokens: int) -> None:
         self._model, self._scale, self._micro_batch_tokens = model, scale, micro_batch_tokens
