@@ -29,10 +29,10 @@ def disagreement(one: Drawn, other: Drawn) -> float:
     They are compared up to the first token that differs. Both are the likeliest there, so they should be equally
     likely, each with at most half of the probability.
     """
-    most = 0.0
+    distances = [0.0]
     for (token, log_prob), (token_there, log_prob_there) in zip(one, other, strict=False):
-        distances = [most, abs(log_prob - log_prob_there)]
+        distances.append(abs(log_prob - log_prob_there))
         if token != token_there:
-            return max(*distances, min(log_prob, log_prob_there) - math.log(0.5))
-        most = max(distances)
-    return most
+            distances.append(min(log_prob, log_prob_there) - math.log(0.5))
+            break
+    return math.nan if any(map(math.isnan, distances)) else max(distances)

@@ -475,9 +475,10 @@ def test_without_generation_the_process_samples_itself_with_the_same_fingerprint
         ([(5, -0.05)], [(900, -0.10)], math.log(2) - 0.1),
         ([(5, -0.8), (6, -0.1)], [(7, -0.8), (8, -3.0)], 0.0),
         ([(5, -0.8)], [(5, -0.8), (6, -0.1)], 0.0),
+        ([(5, math.nan), (6, -0.1)], [(5, -0.8), (6, -0.1)], math.nan),
     ],
 )
 def test_greedy_continuations_disagree_by_their_probabilities(
     one: list[tuple[int, float]], other: list[tuple[int, float]], distance: float
 ) -> None:
-    assert disagreement(one, other) == pytest.approx(distance, abs=1e-9)
+    assert disagreement(one, other) == pytest.approx(distance, abs=1e-9, nan_ok=True)
