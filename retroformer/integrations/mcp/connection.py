@@ -113,8 +113,8 @@ class McpConnection:
 
         assert self._server.url is not None
         address, headers = self._server.url.split_user()
-        if self._server.api_key_env is not None:
-            headers["Authorization"] = f"Bearer {read_key(self._server.api_key_env)}"
+        if self._server.api_key_env is not None and (key := read_key(self._server.api_key_env)):
+            headers["Authorization"] = f"Bearer {key}"
         async with (
             http_client(address, headers, timeout=self._timeout) as client,
             streamable_http_client(address, http_client=client) as (read, write, _),

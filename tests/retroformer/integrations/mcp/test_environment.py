@@ -128,7 +128,8 @@ def test_the_last_call_truncates_an_attempt_without_a_score(url: str) -> None:
 
 
 def test_a_function_rates_the_answer(url: str) -> None:
-    with Play(server={"url": url}, score="vault_rules:is_known", score_tool=None) as play:
+    server = {"url": url, "api_key_env": "A_KEY_THAT_IS_NOT_SET"}
+    with Play(server=server, score="vault_rules:is_known", score_tool=None) as play:
         play.start()
         assert (play.answer("It is 4711.").reward, play.start().observation) == (1.0, "Open the vault.")
         assert play.answer("No idea.").reward == 0.5
