@@ -171,6 +171,11 @@ def test_no_module_touches_the_search_path_and_tests_are_no_packages() -> None:
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
+def test_no_module_runs_a_stage_under_the_name_that_only_a_checkout_has() -> None:
+    texts = {path: path.read_text() for room in (*ROOMS, "retroformer") for path in modules(room)}
+    assert not [path for path, text in texts.items() for room in ROOMS if f'"-m", "{room}"' in text]
+
+
 def test_importing_costs_no_heavy_library() -> None:
     code = (
         "import sys, retroformer, collect, train, serve, eval, retroformer.method.records, retroformer.method.rollout;"

@@ -1,6 +1,6 @@
 """The command `retroformer ray-train`: Ray Train places the processes of a stage and restarts them.
 
-Each worker starts `python -m train` as a launcher would, with its rank and the address of the first one. If a process
+Each worker starts `retroformer train` as a launcher would, with its rank and the address of the first one. If a process
 or its node is lost, Ray starts all of them again, and the stage goes on from its last checkpoint.
 
 Adapters travel through an exchange, an address for `retroformer push` and `pull`, instead of a shared disk: before the
@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from retroformer.config.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.config.imports import stage_package
 from retroformer.errors import STOPPED_STATUS, ServiceError
 
 ClusterStage = Literal["warm", "sft", "reward", "dpo", "ppo", "grpo", "actor"]
@@ -159,7 +160,7 @@ def work(settings: Mapping[str, Any]) -> None:
         "MASTER_ADDR": first[0],
         "MASTER_PORT": str(first[1]),
     }
-    command = [sys.executable, "-m", "train", job.stage, job.config, *job.overrides]
+    command = [sys.executable, "-m", stage_package("train"), job.stage, job.config, *job.overrides]
     status = subprocess.run(command, env=os.environ | place, check=False).returncode
     if status < 0 or status == STOPPED_STATUS:
         how = "stopped by SIGTERM" if status == STOPPED_STATUS else f"killed by signal {-status}"
