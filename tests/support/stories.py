@@ -6,6 +6,7 @@ from pathlib import Path
 from retroformer.method.records import (
     Author,
     Ending,
+    FinishReason,
     Key,
     Message,
     Outcome,
@@ -37,12 +38,13 @@ def attempt(*actions: str, solved: bool = False, task: Task = DOOR) -> Trajector
     )
 
 
-def advice(text: str, completion_tokens: int = 5, prompt: str = "The door stayed shut.") -> Reflection:
+def advice(text: str, completion_tokens: int = 5, finish_reason: FinishReason = "stop") -> Reflection:
     return Reflection(
         text=text,
-        prompt=(Message(role="user", content=prompt),),
+        prompt=(Message(role="user", content="The door stayed shut."),),
         author=Author(endpoint="embedded", model="sft"),
         sampling=Sampling(max_new_tokens=20),
+        finish_reason=finish_reason,
         usage=Usage(calls=1, prompt_tokens=30, completion_tokens=completion_tokens),
     )
 
@@ -64,11 +66,11 @@ def _collected(store: Store) -> None:
     store.add(
         [
             NewTrajectory(first, attempt("knock", "wait")),
-            NewReflection(_key(first, 1, 0), 0, advice("Wait longer.", completion_tokens=20)),
+            NewReflection(_key(first, 1, 0), 0, advice("Wait longer.", 20, "length")),
             NewTrajectory(_key(first, 1, 0), attempt("knock", "wait")),
             NewReflection(_key(first, 1, 1), 0, advice("Look for a key.")),
             NewTrajectory(_key(first, 1, 1), _half(attempt("knock", "look", "wait"))),
-            NewReflection(_key(first, 1, 2), 0, advice("The door stayed shut.")),
+            NewReflection(_key(first, 1, 2), 0, advice("The door stayed shut.", 5, "length")),
             NewReflection(_key(first, 2, 0), 1, advice("look for  a KEY")),
             NewTrajectory(_key(first, 2, 0), attempt("take key", "open", solved=True)),
             NewTrajectory(_key(first, 2, 0, repeat=1), attempt("take key", "wait")),

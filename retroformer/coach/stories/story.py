@@ -136,10 +136,9 @@ def flags_of(turn: Turn, path: Sequence[Turn], leaks: Leaks | None = None) -> tu
     reflection, attempt = turn.reflection, turn.attempt
     before = [earlier.attempt for earlier in path if earlier.attempt is not None]
     failure = before[-1] if before else None
-    limit = reflection.sampling.max_new_tokens
     checks = {
         "blank": not turn.advice.strip(),
-        "truncated": reflection.usage.completion_tokens >= limit and reflection.usage.calls == 1,
+        "truncated": reflection.is_cut,
         "copy": copied_share(turn.advice, text_before(reflection, failure)) >= RESTATEMENT_SHARE,
         "repeated plan": words_of(turn.advice) in [words_of(earlier.advice) for earlier in path if earlier.reflection],
         "same steps": failure is not None

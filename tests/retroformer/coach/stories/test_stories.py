@@ -83,7 +83,7 @@ def test_flags_say_what_is_wrong_with_advice(store: Store) -> None:
         (),
         ("truncated", "same steps"),
         (),
-        ("copy",),
+        ("truncated", "copy"),
         ("repeated plan",),
     ]
 
