@@ -21,7 +21,7 @@ from retroformer.errors import (
 )
 from retroformer.files.text import storable
 from retroformer.method.ancestors import ancestors
-from retroformer.method.records import LONGEST_NAME, Key, Lesson, Memory, Reflection, Task, Trajectory
+from retroformer.method.records import LONGEST_NAME, Key, Lesson, Memory, Outcome, Reflection, Task, Trajectory
 from retroformer.run.arm_names import COLLECT, UNADVISED
 from retroformer.run.ledger import Ledger
 from retroformer.run.store import NewInvalid, NewReflection, NewTrajectory, Store
@@ -76,7 +76,7 @@ class ChainRecorder:
         """Hash of the adapter that the endpoint reported last."""
 
     async def keep(self, story: OpenTask, result: AttemptResult) -> Trajectory:
-        """Store an attempt. Raises StoreError, ConfigError."""
+        """Store an attempt; return it, invalid if it is too long. Raises StoreError, ConfigError."""
         return await self._ledger.keep_trajectory(
             NewTrajectory(story.key, as_trajectory(story.task, story.opening, result))
         )
@@ -89,9 +89,12 @@ class ChainRecorder:
         """Write the advice for the next attempt, or none for a story without advice, and go on to its trial.
 
         Raises:
+            InfrastructureFailure: the attempt could not be stored.
             EndpointFailure: the reflector did not answer; the call is counted.
             StoreError: the store failed.
         """
+        if failure.outcome is Outcome.INVALID:
+            raise InfrastructureFailure(failure.cause)
         before = story.key
         story.trial += 1
         if not story.advised:

@@ -82,6 +82,16 @@ def test_a_reflector_that_does_not_answer_costs_only_the_retries(
     assert (len(attempts), ratings, len(invalid)) == (3, [1.0], 1)
 
 
+def test_an_attempt_that_is_too_long_to_store_gets_no_advice(
+    coach: rf.Reflector, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "x" * (65 << 20)
+    agent = coach.improve(trials=3, score=opens)(lambda task, advice="": long)
+    assert agent("Open 1") == long
+    assert "is not retried: A fact of 65 MiB is too long" in caplog.text
+    assert facts(url) == ({}, [], ["A fact of 65 MiB is too long: at most 64 MiB."])
+
+
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("fault", [Behaviour.SILENT, Behaviour.TRICKLE, "no server", "locked store"])
 def test_an_agent_waits_no_longer_than_the_time_limit_after_an_attempt(
