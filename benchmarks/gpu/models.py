@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SHARED = Path("/dev/shm/retroformer-gpu-kit")
 ON_GPU = torch.cuda.is_available()
 LARGEST_BYTES = 18 * 2**30
-"""Room for the largest file of a model."""
+"""Room for the files of the largest model."""
 
 
 class ModelShape(NamedTuple):

@@ -24,7 +24,7 @@ class LogProbs(BaseModel):
 
 
 def disagreement(one: Drawn, other: Drawn) -> float:
-    """Return by how many nats two greedy continuations disagree, at most; `nan` if a probability is none.
+    """Return by how many nats two greedy continuations disagree, at most; `nan` if a log-probability is.
 
     They are compared up to the first token that differs. Both are the likeliest there, so they should be equally
     likely, each with at most half of the probability.

@@ -117,7 +117,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def fetch_now(method: str, url: str, seconds: float, **options: Any) -> Answer:
-    """Do the same from synchronous code, also where an event loop runs. Raises NoAnswer, ConfigError."""
+    """Do what `fetch` does, from synchronous code, also where an event loop runs. Raises NoAnswer, ConfigError."""
     answer: Future[Answer] = Future()
 
     def work() -> None:

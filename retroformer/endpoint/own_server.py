@@ -77,7 +77,7 @@ async def provenance(base_url: str, api_key_env: str | None = None, seconds: flo
     `api_key_env` names the environment variable with the API key, if it needs one.
 
     Raises:
-        ConfigError: the key has a character that no HTTP header takes.
+        ConfigError: the environment names no usable key, proxy or certificates.
         EndpointFailure: the endpoint does not answer, or answers 5xx; as EndpointRefusal, it does not accept the key.
         ProvenanceError: the endpoint answers without provenance, so it is not one of this project's.
     """

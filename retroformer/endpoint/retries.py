@@ -192,7 +192,7 @@ class RetriedRequest:
         Raises:
             EndpointRefusal: the key, the account or the model is refused.
             EndpointBusy: the server requests a pause that is longer than the time left, or one after the last attempt.
-            EndpointFailure: the response did not arrive in time, is too long, or cannot be parsed.
+            EndpointFailure: the server answered another error, or nothing that can be read in time.
         """
         try:
             # The HTTP client's own timeout restarts at every byte, so a response that trickles in would never time out.

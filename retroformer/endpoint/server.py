@@ -37,7 +37,7 @@ Answer = Callable[[Refusal, Headers], ASGIApp]
 
 
 class Guard:
-    """Passes to `app` only requests of this machine's own programs and pages, each with its whole body.
+    """Passes to `app` only requests that no page of another site has sent, each with its whole body.
 
     WebSockets are not served.
     """

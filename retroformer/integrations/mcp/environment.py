@@ -71,7 +71,7 @@ class Section(EnvironmentSection):
 
     @property
     def longest_step_seconds(self) -> float:
-        # An answer may be followed by a call of the score tool; a reset stops one server and starts another.
+        # The start of a server, or a call, may be followed by the list of its tools; a reset may stop two servers.
         return 2 * self.timeout_seconds + 2 * CLOSING_SECONDS
 
 
