@@ -267,6 +267,8 @@ _NATURAL_ENDS = ("stop", "end_turn", "stop_sequence", "eos", "eos_token", "compl
 _CALLING_ENDS = ("tool_calls", "tool_call", "tool_use", "function_call")
 _FAULTY_END = re.compile("error|fail|abort|cancel")
 _REASONS = ("finish_reason", "stop_reason", "finish_details")
+MOST_TOKENS = 10_000_000
+"""Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 _ANSWERS = ("reasoning_content", "reasoning", "thinking_blocks", "tool_calls", "function_call", "refusal", "audio")
 """Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
-from retroformer.endpoint.answers import first_choice, read_response, strip_thinking
+from retroformer.endpoint.answers import MOST_TOKENS, first_choice, read_response, strip_thinking
 from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.endpoint.secrets.url import SecretUrl
@@ -20,8 +20,6 @@ from retroformer.method.records import DrawnToken, FinishReason, Message, Record
 
 Prompt = str | tuple[Message, ...]
 
-_MOST_TOKENS = 10_000_000
-"""Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 _TOKEN_FIELDS = {"logprobs": True, "return_token_ids": True, **WHOLE_DISTRIBUTION}
 _TOKENS = TypeAdapter(Annotated[tuple[DrawnToken, ...], Field(min_length=1)], config=ConfigDict(allow_inf_nan=False))
 
@@ -175,7 +173,7 @@ class LanguageModel:
 
     def _usage(self, reported: Mapping[str, object], body: dict[str, Any], text: str) -> Usage:
         counts = [reported.get("prompt_tokens"), reported.get("completion_tokens")]
-        plausible = [count for count in counts if type(count) is int and 0 <= count <= _MOST_TOKENS]
+        plausible = [count for count in counts if type(count) is int and 0 <= count <= MOST_TOKENS]
         if len(plausible) == len(counts):
             return self._price(*plausible)
         # Estimate the tokens: a server that reports none must not bypass the budget.

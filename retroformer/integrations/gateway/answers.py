@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from retroformer.agents.messages import readable_messages
-from retroformer.endpoint.answers import ProviderAnswer, join_text, read_response
+from retroformer.endpoint.answers import MOST_TOKENS, ProviderAnswer, join_text, read_response
 from retroformer.endpoint.compression import Decompressor, UnreadableBody
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, end_to_end_headers
@@ -22,8 +22,6 @@ from retroformer.method.records import ChatMessage, Usage
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_LOOK = 100_000
 """Largest number of characters of arguments that are parsed to see whether they are whole."""
-_MOST_TOKENS = 10_000_000
-"""Largest plausible number of tokens; a provider that reports more does not count tokens."""
 
 
 def json_object(data: bytes | bytearray) -> dict[str, Any]:
@@ -106,7 +104,7 @@ class RecordedAnswer:
     def usage(self) -> Usage:
         """The call and its tokens; no tokens if the provider reported none."""
         prompt, completion = (
-            count if type(count := self._usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else 0
+            count if type(count := self._usage.get(name)) is int and 0 <= count <= MOST_TOKENS else 0
             for name in ("prompt_tokens", "completion_tokens")
         )
         return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
