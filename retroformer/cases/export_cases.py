@@ -134,7 +134,7 @@ def _links(
             shown.update((before, *read_it))
             for after in read_it or [stored.key]:
                 yield failure, stored.reflection, (after, attempts.get(after))
-    for keys in list(retries.values()):
+    for keys in retries.values():
         before = _before(keys[0], 0)
         if before in attempts:
             shown.update((before, *keys))
@@ -158,7 +158,7 @@ def _plain_case(link: Link) -> Case:
     task_id = link[0][1].task.id
     try:
         return _case(link, _plain_attempt, None)
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         fault = fault_of(error) if isinstance(error, ValidationError) else f": {error}"
         raise ConfigError(f"The attempts at {task_id!r} are no case{fault}; export them with --exact.") from None
 

@@ -32,7 +32,6 @@ from retroformer.errors import ConfigError
 
 LARGEST_ANSWER_BYTES = 16_000_000
 """Largest response, decompressed: ten times the longest completion with log-probabilities of every token."""
-ACCEPTED = {"Accept-Encoding": "gzip"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR")
 _IDLE_CONNECTIONS = 100
@@ -147,7 +146,7 @@ def http_client(
     """
     way = route(url)
     return httpx.AsyncClient(
-        headers=ACCEPTED | dict(headers or {}),
+        headers={"Accept-Encoding": "gzip"} | dict(headers or {}),
         timeout=timeout,
         # A server could fill every later request with its cookies.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),

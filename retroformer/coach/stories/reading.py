@@ -142,7 +142,7 @@ def _line(task_id: str, rows: list[AttemptRow], before: dict[tuple[str, int, int
     returns = defaultdict[tuple[int, int], list[float]](list)
     for row in rows:
         returns[row.trial, row.candidate].append(row.episode_return)
-    means = {place: sum(values) / len(values) for place, values in returns.items()}
+    means = {place: fmean(values) for place, values in returns.items()}
     gains = [
         means[trial, candidate] - returns[trial - 1, previous][0]
         for trial, candidate in means

@@ -102,7 +102,7 @@ class Drafts:
         """Open the table, and create it if it does not exist. Raises StoreError."""
         self._experiment = experiment
         self._database = Database(url)
-        self._database.write(lambda connection: _TABLES.create_all(connection))
+        self._database.write(_TABLES.create_all)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafts")
         self._waiting = dict[tuple[str, str], str]()
         """Drafts to write in the next transaction, by run and task, as they are stored."""

@@ -45,8 +45,6 @@ _WRAPPERS = ("message", "message_content", "tool_call")
 """Parts of OpenInference's names that stand between a number and its fields."""
 _INSTRUCTIONS = "gen_ai.system_instructions"
 _LONGEST_NUMBER, _MOST_LEVELS = 9, 6
-
-
 _MESSAGES = TypeAdapter(list[dict[str, Any]])
 Messages = tuple[ChatMessage, ...]
 

@@ -213,9 +213,7 @@ def _pull_to_run(place: Place, manifest: Manifest, config: Path, scratch: Path) 
 def _copy(place: Place, manifest: Manifest, folder: Path) -> None:
     """Copy all files to a new folder, which appears complete or not at all.
 
-    Raises:
-        ConfigError: the folder holds other files.
-        DamagedFile, RemoteError
+    Raises ConfigError if the folder holds other files; DamagedFile, RemoteError.
     """
     if folder.name in ("", ".."):
         raise ConfigError(

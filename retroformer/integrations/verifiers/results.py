@@ -15,12 +15,12 @@ from retroformer.agents.messages import clean_messages
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.cases.traced import Omission, TracedAttempt, advice_in
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text, sha256
+from retroformer.files.bounded import GIB, MIB, first_fault, json_rows, parse_json, read_text, sha256
 from retroformer.files.text import json_value
 from retroformer.method.records import Tokens, Usage, content_text
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
-_LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
+_LINE_BYTES, _FILE_BYTES = 64 * MIB, 64 * GIB
 _CRASHED = Omission(reason="rollouts that ended in an error")
 _UNSCORED = Omission(reason="rollouts without a score of this name")
 _COPIED = Omission(reason="results that another file has too")
