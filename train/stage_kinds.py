@@ -53,10 +53,10 @@ class StageKind:
 _KINDS = (
     StageKind(
         "actor",
-        does="Teach a household actor by scripted play.",
-        reads="the games of environment.split",
-        purpose="plays ALFWorld's compact text, taught by scripted play; it is frozen in every experiment",
-        limits="It continues texts of this one game; every other text is continued as if it were this game's.",
+        does="Teach a household or shopping actor by scripted play.",
+        reads="the tasks of environment.split",
+        purpose="plays the compact text of one environment, taught by scripted play; it is frozen in every experiment",
+        limits="It continues texts of one environment; every other text is continued as if it were one of these.",
         trains_actor=True,
     ),
     StageKind(
