@@ -120,8 +120,9 @@ def load_pack(name: str, environment: str) -> PromptPack:
                 f"No prompt pack at {name!r}, neither where the command runs nor beside the experiment config: "
                 "set actor.prompts to the path of a YAML file."
             ) from None
-        names = sorted(pack.stem for pack in packs.glob("*.yaml"))
-        raise MissingInput(f"No prompt pack {name!r} for {environment}: choose one of {', '.join(names)}.") from None
+        names = sorted(pack.stem.removeprefix(f"{environment}-") for pack in packs.glob(f"{environment}-*.yaml"))
+        choices = " or ".join((*names, "the path of a YAML file"))
+        raise MissingInput(f"No prompt pack {name!r} for {environment}: set actor.prompts to {choices}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not a prompt pack: {' '.join(str(error).split())}.") from None
     if isinstance(texts, dict) and "extends" in texts:

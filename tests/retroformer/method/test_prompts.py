@@ -359,15 +359,17 @@ def test_a_pack_extends_a_shipped_pack_only(tmp_path: Path, base: str) -> None:
     ):
         load_pack(str(path), "hotpotqa")
     path.write_text("extends: fancy\n")
-    with pytest.raises(MissingInput, match=r"mine\.yaml extends a pack .* No prompt pack 'fancy' for hotpotqa: choose"):
+    with pytest.raises(MissingInput, match=r"mine\.yaml extends a pack .* No prompt pack 'fancy' for hotpotqa: set"):
         load_pack(str(path), "hotpotqa")
 
 
-def test_the_error_for_an_unknown_pack_lists_the_packs() -> None:
-    with pytest.raises(
-        MissingInput, match=r"No prompt pack 'fancy' for alfworld: choose one of agent-default, alfworld-commands"
-    ):
-        load_pack("fancy", "alfworld")
+def test_the_error_for_an_unknown_pack_lists_the_names_that_load() -> None:
+    with pytest.raises(MissingInput) as error:
+        load_pack("fancy", "webshop")
+    assert str(error.value) == (
+        "No prompt pack 'fancy' for webshop: set actor.prompts to default or reflexion or the path of a YAML file."
+    )
+    assert all(load_pack(name, "webshop").act for name in ("default", "reflexion"))
 
 
 @pytest.mark.parametrize("text", ["act: a\n", "just words", "act: [", "act: a\nexamples: []\nremember: c\n"])
