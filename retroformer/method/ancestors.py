@@ -13,10 +13,10 @@ def ancestors(
 
     They end where a fact is missing: an imported case may begin at any trial.
     """
-    stored = advice.get(key)
-    if stored is None or (before := key_before(stored)) not in attempts:
-        return ()
-    return (*ancestors(before, attempts, advice), Lesson(attempt=attempts[before], advice=stored.reflection.text))
+    lessons = list[Lesson]()
+    while (stored := advice.get(key)) is not None and (key := key_before(stored)) in attempts:
+        lessons.append(Lesson(attempt=attempts[key], advice=stored.reflection.text))
+    return tuple(reversed(lessons))
 
 
 def memory_of(lessons: Iterable[Lesson], capacity: int) -> Memory:
