@@ -11,6 +11,7 @@ from itertools import combinations, groupby
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from retroformer.method.ancestors import key_before
 from retroformer.method.protocols import ReturnOf
 from retroformer.method.records import Key, Message, PreferencePair, Reflection
 from retroformer.run.store import Store, StoredReflection
@@ -130,14 +131,14 @@ def _rate_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
             retries.setdefault(key.model_copy(update={"repeat": 0}), []).append(attempts[key])
         reflections = list(store.stream_reflections(arm, chosen))
         later = _SecondRetries(reflections, retries)
-        for key, previous_candidate, reflection, _ in reflections:
-            failure = Key(arm=arm, task_id=key.task_id, trial=key.trial - 1, candidate=previous_candidate)
+        for stored in reflections:
+            key, failure, reflection = stored.key, key_before(stored), stored.reflection
             if failure not in attempts or key not in retries:
                 continue
             first = retries[key]
             returns = later.returns(key, first) if anew.second_retry else tuple(retry.returned for retry in first)
             if returns is not None:
-                place = key.task_id, key.trial, key.candidate, previous_candidate
+                place = key.task_id, key.trial, key.candidate, stored.previous_candidate
                 before, record = attempts[failure].returned, reflection.model_dump_json()
                 yield Rating(*place, reflection.text, before, returns, record)
 
@@ -226,7 +227,7 @@ def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> It
 
 
 def count_ratings(arms: Iterable[Iterable[Rating]]) -> str:
-    """Return how many reflections are rated, by arm, with which signs, and how many pairs they make."""
+    """Return how many reflections of these arms are rated, with which signs, and how many pairs they make."""
     signs = Counter[str]()
     pairs = sum(1 for rated in arms for _ in preferences(count_signs(rated, signs)))
     return (
