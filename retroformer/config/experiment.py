@@ -174,7 +174,10 @@ class Experiment(Section):
         return (split,) if isinstance(split, str) else split
 
     def stage_folder(self, stage: str) -> Path:
-        """Return the folder of a stage's adapter: runs/RUN/STAGE[-VARIANT], in later rounds with -ROUND behind it."""
+        """Return the folder of a stage's adapter: runs/RUN/STAGE[-VARIANT], in later rounds with -ROUND behind it.
+
+        Warm, actor and sac belong to no round.
+        """
         variant = self.train.variants.get(stage)
         name = f"{stage}-{variant}" if variant else stage
         once = self.round == 1 or stage in ("warm", "actor", "sac")

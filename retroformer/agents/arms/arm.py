@@ -1,8 +1,7 @@
 """What every kind of arm is: its settings, its checks, its reflector, its conditions and its words in the report.
 
 A kind is one class, in one file with its reflector; those whose advice a language model writes are here. Kinds for any
-environment are listed in `arms.baselines.BASELINES` and `config.experiment`; an environment offers its own in
-`Extras.arms`.
+environment are listed in `config.sections.eval`; an environment offers its own in `Extras.arms`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

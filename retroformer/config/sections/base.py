@@ -243,14 +243,13 @@ class ReflectorSection(Section):
     """Endpoint of a stronger model that writes the advice while collecting, for the reflector to imitate; it
     has `base_url` and `model`. It never answers for the reflector: `eval` asks it in arms of kind teacher alone."""
     view: str = "full"
-    """Form of the trajectory in the prompt. full: the whole attempt; compact: for small models, ALFWorld only; actor:
-    continues the actor's own prompt, for one model that acts and adapts (SALA)."""
+    """Form of the trajectory in the prompt. full: the whole attempt; compact: for small models, ALFWorld and WebShop;
+    actor: continues the actor's own prompt, for one model that acts and adapts (SALA)."""
     history: Literal["all", "last"] = "all"
     """Attempts that the prompt shows. all: every attempt at the task so far, as far as the view has room; last: the
     last one, with the advice that it was given (as in the papers)."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.9
-    """Sampling temperature of candidates in collect; eval uses eval.temperature, and refuses this key in a config that
-    only evaluates."""
+    """Sampling temperature of candidates in collect, and of best-of-n answers; else eval uses eval.temperature."""
     max_new_tokens: Positive = 128
     """Largest number of tokens of one reflection (128 in the paper)."""
     stop: tuple[str, ...] = ()

@@ -86,9 +86,8 @@ class Eval(Spending):
     """If true, each of these actors also writes the advice of its arms of kind model, in place of the reflector: one
     model plays and reflects (Reflexion, Table 5; SALA)."""
     comparisons: tuple[PlannedComparison, ...] = ()
-    """Planned comparisons. With any, this section, `run`, `seed` and `loop.trials` are a plan: its hash is recorded
-    before the first held-out task is played, and another plan is refused from then on. The budget and `backend` are no
-    part of it."""
+    """Planned comparisons. With any, this section without its budget, `run`, `seed`, `loop.trials` and the tasks' ids
+    are a plan: its hash is recorded before the first held-out task is played, and another is refused from then on."""
     examples: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Arms whose advice on the same failures the report shows, such as those of all stages of training; None: all that
     write advice."""

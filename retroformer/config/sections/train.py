@@ -229,7 +229,7 @@ class Train(Section):
     dpo: FittedSteps = FittedSteps()
     """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
     grpo: Grpo = Grpo()
-    """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
+    """Group relative policy optimisation, by the reward model or by live or stored ratings, in place of PPO."""
     sac: Sac = Sac()
     """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the
     adapter that `actor.endpoint.model` names, or from a fresh one on the base model."""
