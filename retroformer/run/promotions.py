@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import delete, publish, sync, sync_entries
@@ -156,7 +156,10 @@ class History:
         )
 
     def keep(self, name: str, source: Path) -> PromotedAdapter:
-        """Copy the adapter in `source`, unless a sound copy exists, and return its identity. Raises MissingInput."""
+        """Copy the adapter in `source`, unless a sound copy exists, and return its identity.
+
+        Raises MissingInput if there is none, and ConfigError if it changes meanwhile.
+        """
         kept = PromotedAdapter(name=name, sha256=folder_sha256(source))
         target = self._copy(kept.sha256)
         if _holds(target, kept):
@@ -238,7 +241,7 @@ def name_of(adapter: PromotedAdapter | None) -> str:
 def _read(path: Path) -> Promotion:
     try:
         return Promotion.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError, ValueError):
+    except (OSError, ValueError):
         raise DamagedFile(
             f"The record of a promotion {path} cannot be read: restore it from a backup; without it nobody knows which "
             "adapter is the reflector."
