@@ -112,7 +112,7 @@ def as_trajectory(task: Task, opening: str, result: AttemptResult) -> Trajectory
 
 
 def text_of(task: Any) -> str:
-    """Return the text of a task as the reflector reads it: its `input`, or else what is no id, split or answer."""
+    """Return the text of a task as the reflector reads it: a field of text, or else what is no id, split or answer."""
     # The task may be of the user's own type: anything may go wrong, and the agent must be called all the same.
     with suppress(Exception):
         fields = fields_of(task)

@@ -27,7 +27,7 @@ from retroformer.files.text import storable
 from retroformer.method.records import ROLES, ChatMessage, Step, content_text
 
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
-"""Roles of other packages by those of the OpenAI API."""
+"""Roles of the OpenAI API by those of other packages."""
 _TEXT_FIELDS = ("text", "message", "value", "output")
 """Fields, besides lists, in which a message of another package may say something."""
 

@@ -51,7 +51,7 @@ class ModelReflector:
 class WrittenReflector:
     """Reflector whose advice a function writes, given a failure, the memory and a seed.
 
-    A reflection names the rule as its author, and has the prompt that a model would have read.
+    A reflection names the rule as its author, and has the prompt that `render` makes.
     """
 
     def __init__(self, rule: str, render: Render, write: Callable[[Trajectory, Memory, int], str]) -> None:

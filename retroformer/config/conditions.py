@@ -48,7 +48,7 @@ _SERVING_PACKAGES = ("torch", "transformers", "peft")
 """Packages whose version can change the answers of a served model."""
 
 _OMITTED_ENDPOINT_SETTINGS = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
-"""Settings that do not change a model's answers: its address, time limit and price."""
+"""Settings that do not change a model's answers: its addresses, key, time limit and price."""
 _REQUEST = ("model", "api", "extra_body")
 """Endpoint settings that identify a model by its name and by what it is asked for."""
 _OMITTED_ENVIRONMENT_SETTINGS = ("data", "split", "task_types", "contact", "requests_per_second")

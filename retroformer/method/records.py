@@ -206,7 +206,7 @@ class Ending(StrEnum):
     REPETITION = "repetition"
     """The same action with the same observation more than Omega times (Reflexion, section 4.1)."""
     TOO_MANY_ACTIONS = "too many actions"
-    """More than epsilon actions (Reflexion, section 4.1)."""
+    """The limit of epsilon actions was reached (Reflexion, section 4.1)."""
     INFRASTRUCTURE = "infrastructure"
 
 

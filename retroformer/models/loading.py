@@ -1,12 +1,13 @@
 """Loads base models, their configs, tokenizers and adapters: one function alone calls `from_pretrained`.
 
-It never runs a model's own code. Five faults of the libraries are silent and are mended here:
+It never runs a model's own code. Six faults of the libraries are silent and are mended here:
 
 1. transformers ignores LongChat's `rope_condense_ratio`; dividing positions by it is exactly linear rope scaling.
 2. It initialises weights that a file lacks at random.
 3. Its tokenizer of 2023's Llamas no longer writes the space with which a text after a special token began.
 4. A model's own chat template may lack our settings (`prompt_template`).
 5. A tokenizer's file may tell it to cut or to pad every text.
+6. A normaliser may turn other characters, such as full-width letters, into a special token.
 """
 
 import json
@@ -88,7 +89,7 @@ def load_tokenizer(folder: Path, template_settings: Mapping[str, JsonValue] | No
     Raises:
         DamagedFile: a file of the base model cannot be read.
         ConfigError: the template does not read one of the settings, or writes no text of messages; or the tokenizer is
-            none of the library `tokenizers`, or has no end of a turn.
+            none of the library `tokenizers`, has no end of a turn, or a token without an embedding.
     """
     require_sound_base(folder)
     tokenizer = load_pretrained("AutoTokenizer", folder, **({"legacy": True} if _is_of_2023(folder) else {}))

@@ -192,7 +192,8 @@ class Experience:
     async def trajectory(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         """Return the attempt under this key, from the store or played now; invalid if the infrastructure kept failing.
 
-        Raises BudgetExhausted, or StoreError, after which nothing more is played.
+        Raises BudgetExhausted, StoreError, or InfrastructureFailure if the endpoint refuses every call, after which
+        nothing more is played.
         """
         if stored := await self._stored_trajectory(key):
             self.on_event(stored.outcome.value)

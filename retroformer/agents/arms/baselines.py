@@ -122,7 +122,7 @@ class PlaceboArm(Arm):
     """Advice that another arm wrote for another task: does any change of course help as much?
 
     It plays after its source, which must have finished nine tasks in ten, and draws at random among advice of the same
-    trial where there is any. Beside its own settings it has those of every arm (`Arm`).
+    trial where there is any.
     """
 
     kind: Literal["placebo"] = "placebo"

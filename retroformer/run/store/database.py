@@ -93,7 +93,7 @@ class Database:
             self._inodes = _inodes(self._file)
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Run `work` in a read-only transaction. Raises StoreError."""
+        """Run `work`, which only reads, in a transaction. Raises StoreError."""
         return self._patiently(lambda: self._in_transaction(self._engine, work))
 
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:

@@ -30,7 +30,7 @@ _CAUSE_CHARACTERS = 4000
 
 
 def serialise(record: SomeRecord) -> tuple[SomeRecord, str]:
-    """Return the record as it can be stored, and its JSON; a record without such text is returned unchanged."""
+    """Return the record as it can be stored, and its JSON; one that needs no cleaning is returned unchanged."""
     try:
         text = record.model_dump_json()
     except (PydanticSerializationError, UnicodeEncodeError):
