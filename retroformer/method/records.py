@@ -39,9 +39,12 @@ def _check_length(most: int, name: str) -> str:
 
 StorableText = Annotated[str, AfterValidator(_check_text)]
 Name = Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAME))]
+TaskKey = Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAME + len("@0123456789ab")))]
+"""`Task.key` of a task."""
 KeyNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """Number of a candidate or repeat that a database column holds."""
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
+FinishReason = Literal["stop", "length"]
 Reward = Annotated[float, Field(ge=-_MOST_REWARD, le=_MOST_REWARD, allow_inf_nan=False)]
 
 
@@ -268,9 +271,6 @@ class Message(Record):
     content: str
 
 
-FinishReason = Literal["stop", "length"]
-
-
 class DrawnToken(NamedTuple):
     """Token of a text, with its log-probability under the model that wrote it, at temperature 1."""
 
@@ -329,8 +329,7 @@ class Key(Record):
     """Natural key of a fact within an experiment."""
 
     arm: Name
-    task_id: Annotated[StorableText, AfterValidator(partial(_check_length, LONGEST_NAME + len("@0123456789ab")))]
-    """`Task.key` of the task."""
+    task_id: TaskKey
     trial: Annotated[int, Field(ge=0, le=LAST_TRIAL)] = 0
     candidate: KeyNumber = 0
     repeat: KeyNumber = 0

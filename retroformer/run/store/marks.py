@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 import sqlalchemy as sa
 from pydantic import Field
 
-from retroformer.method.records import Name, Record, StorableText
+from retroformer.method.records import Name, Record, StorableText, TaskKey
 from retroformer.run.store.database import Database
 from retroformer.run.store.rows import Parser
 from retroformer.run.store.schema import MARKS
@@ -20,7 +20,7 @@ class Mark(Record):
     """Judgement of a person about the story of a task in an arm."""
 
     arm: Name
-    task_id: Name
+    task_id: TaskKey
     verdict: Verdict
     """right or wrong: whether the advice understood the failure; leaking: it gives the solution away; empty: the mark
     was taken back."""

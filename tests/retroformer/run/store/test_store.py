@@ -363,6 +363,13 @@ def test_an_id_that_ends_as_that_of_a_story_is_kept_whole(store: Store) -> None:
     assert store.tasks("collect") == {name: name}
 
 
+def test_a_story_of_the_longest_id_can_be_marked(store: Store) -> None:
+    key = KEY.model_copy(update={"task_id": "x" * 500 + "@0123456789ab"})
+    add_trajectory(store, Key.model_validate(key.model_dump()), attempt_at())
+    store.marks.add(key.arm, key.task_id, "right")
+    assert store.marks.tasks(key.arm, ["right"]) == {key.task_id}
+
+
 def test_attempts_of_one_second_have_times_of_their_own(store: Store) -> None:
     for trial in range(5):
         add_trajectory(store, KEY.model_copy(update={"trial": trial}), attempt_at())
