@@ -117,7 +117,7 @@ class Rounds(Section):
 
 class Collect(RetryPlan, Spending):
     tasks: Positive | None = None
-    """Number of tasks of the split to use; None: all of them (a generated split needs a number)."""
+    """Number of tasks of the split to use; None: all of them (4,000 of a split of generated games)."""
     order: Literal["official", "shuffled"] = "official"
     """Order of the split's tasks before `tasks` applies. shuffled: by the seed, for splits in which task types
     come in blocks."""
