@@ -57,7 +57,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return Config(path, tuple(overrides), load(path, overrides))
 
 
-def load_configs(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, ...]:
+def load_configs(path: Path, overrides: Sequence[str]) -> tuple[Config, ...]:
     """Load each domain, with the override by which its own server reads the same domain. Raises as `load` does."""
     return tuple(
         Config(path, (*overrides, *((f"domain={domain.domain}",) if domain.domain else ())), domain)

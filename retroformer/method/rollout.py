@@ -96,7 +96,7 @@ def is_complete(
     attempts: Mapping[tuple[int, int, int], FinishedAttempt],
     advised: Set[tuple[int, int]],
     trials: int,
-    plan: RetryPlan = CHAIN,
+    plan: RetryPlan,
 ) -> bool:
     """Return True if every fact that `improve` needs for a task exists.
 

@@ -166,9 +166,7 @@ def load_model(folder: Path, *, scores: bool = False, **options: Any) -> Any:
     return model
 
 
-def replace_attention(
-    model: Any, name: str, torch: ModuleType, options: Callable[[], Mapping[str, Any]] = dict
-) -> None:
+def replace_attention(model: Any, name: str, torch: ModuleType, options: Callable[[], Mapping[str, Any]]) -> None:
     """Let `model` compute attention by our function of this name, once it gives what transformers' own gives.
 
     On a prompt of at most `PROBE_TOKENS` tokens, the hidden states after each layer and the logits are compared.
@@ -246,7 +244,7 @@ def _checked_attention(name: str) -> Iterator[set[int]]:
         AttentionInterface.register(name, attend)
 
 
-def untrained_model(config: Any, *, scores: bool = False) -> Any:
+def untrained_model(config: Any, *, scores: bool) -> Any:
     """Make the model of a transformers config with random weights, with a language head or one score."""
     import transformers
 
