@@ -207,9 +207,9 @@ class Ending(StrEnum):
     """The environment ended the episode without success, such as a wrong final answer."""
     STEP_LIMIT = "step limit"
     REPETITION = "repetition"
-    """The same action with the same observation more than Omega times (Reflexion, section 4.1)."""
+    """The same action with the same observation more than `loop.repetitions` times (Reflexion, section 4.1)."""
     TOO_MANY_ACTIONS = "too many actions"
-    """The limit of epsilon actions was reached (Reflexion, section 4.1)."""
+    """As many actions as `loop.actions` allows (Reflexion, section 4.1)."""
     INFRASTRUCTURE = "infrastructure"
 
 

@@ -41,9 +41,9 @@ class Loop(Section):
     """If true, the actor also sees its last attempt (episodic memory, EPM in Reflexion)."""
     repetitions: Positive = 3
     """Repetition limit: a trial ends when the same action has led to the same observation more than this many times
-    (Omega of Reflexion)."""
+    (Omega in Reflexion's first version)."""
     actions: Positive = 30
-    """Largest number of actions in a trial; the trial ends when the actor wants more (epsilon of Reflexion)."""
+    """Largest number of actions in a trial, after which it ends (epsilon in Reflexion's first version)."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Number of rollouts in flight at once."""
     backend: str = "local"
