@@ -9,7 +9,7 @@ ADVISERS = ("warm", "sft", "dpo", "grpo", "ppo")
 REWARD = "reward"
 """Stage of the reward model. It is not served itself; it chooses among the candidates for names like `sft+best8`."""
 ACTORS = ("actor", "sac")
-"""Stages whose adapters play: the household actor, and an actor trained by SAC. They are never the reflector."""
+"""Stages whose adapters play: an actor taught by scripted play, and one trained by SAC, but never the reflector."""
 STAGES = (*ADVISERS, REWARD, *ACTORS)
 REFLECTOR = "reflector"
 """Name under which a server serves the promoted adapter or, before the first promotion, the last finished one."""

@@ -234,7 +234,7 @@ class Train(Section):
     """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the
     adapter that `actor.endpoint.model` names, or from a fresh one on the base model."""
     actor: Demonstrations = Demonstrations()
-    """Behaviour cloning of a household actor; it is not part of the method and is done once before it."""
+    """Behaviour cloning of a household or shopping actor; it is not part of the method and is done once before it."""
 
     def settings(self, stage: str) -> Section:
         """Return the settings that a stage has alone."""

@@ -17,7 +17,7 @@ from retroformer.run.store.database import Database, insert_into
 from retroformer.run.store.schema import LEASES
 
 LEASE_SECONDS = 60.0
-"""Time without renewal after which a process on another machine is considered dead."""
+"""Time without renewal after which a process counts as dead, on this machine or another."""
 RENEW_SECONDS = LEASE_SECONDS / 4
 
 

@@ -145,7 +145,7 @@ class FactReader:
             for arm, returned, stored_at, adapter in map(tuple, self._all(query))
         ]
 
-    # Counts.
+    # Names, counts and sums.
 
     def experiments(self) -> list[str]:
         """Return the names of all experiments in the database, also of those whose attempts were all invalid."""
