@@ -54,6 +54,8 @@ class Rank(NamedTuple):
 
     rank: int
     size: int
+    on_machine: int
+    """Number of processes on this machine."""
 
 
 _place: Rank | None = None
@@ -65,6 +67,11 @@ _waiting_group: Any = None
 def count() -> int:
     """Return the number of processes that work on the stage."""
     return _place.size if _place else 1
+
+
+def count_on_machine() -> int:
+    """Return the number of processes that work on the stage on this machine, and share its memory."""
+    return _place.on_machine if _place else 1
 
 
 def is_main() -> bool:
@@ -98,7 +105,7 @@ def process_group() -> Iterator[None]:
     import torch.distributed
 
     rank, number, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    _place = Rank(rank, number)
+    _place = Rank(rank, number, on_machine=int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         _require_whole_models()

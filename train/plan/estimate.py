@@ -299,7 +299,7 @@ def require_memory(stage: Stage, tokens: int) -> None:
         return  # The estimate holds for decoders in the form of Llama only.
     kind = next((kind for kind in stages_of(experiment) if kind.name == stage.name), STAGES[stage.name])
     case = case_of(experiment, kind, shape, "cpu", tokens)
-    available //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    available //= processes.count_on_machine()
     room = USABLE_SHARE["cpu"] * available
     if (peak := estimate(case).peak) <= room:
         return
