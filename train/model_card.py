@@ -31,9 +31,9 @@ model = PeftModel.from_pretrained(base, ADAPTER)
 ```"""
 DEQUANTISED = (
     "In training the base was held in 4 bits (NF4). These weights are the dequantised base with the adapter added: the "
-    "model that was trained, at full size but without full precision. `retroformer serve` puts the adapter on the "
-    "published base, which is a different model: merge with `train.quantization=none` for that one. Quantising these "
-    "weights to 4 bits again rounds them again."
+    "model that was trained, at full size but without full precision. `retroformer serve` puts the adapter on the base "
+    "in 4 bits, as in training. On the published base it is a different model: merge with `train.quantization=none` "
+    "for that one. Quantising these weights to 4 bits again rounds them again."
 )
 
 
