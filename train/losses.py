@@ -8,7 +8,7 @@ IPPO: Ouyang et al., Training language models to follow instructions with human 
 DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023).
 KL: Schulman, Approximating KL Divergence (2020).
 SAC: Christodoulou, Soft Actor-Critic for Discrete Action Settings (2019).
-Retroformer: Yao et al. (2024), section 4.3 and appendix C.
+Retroformer: Yao et al. (2024), section 4.2 and appendix C.
 
 `mask_BT` is 1 at the tokens of a response, including its end-of-turn token, and 0 at the padding after it.
 """

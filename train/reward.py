@@ -1,4 +1,4 @@
-"""The reward model: predicts which of two reflections on one trajectory is better (Retroformer, section 4.3, eq. 4).
+"""The reward model: predicts which of two reflections on one trajectory is better (Retroformer, section 4.2, eq. 4).
 
 Reads preference pairs; writes a LoRA adapter with a score head to runs/NAME/reward. A tenth of the tasks is held out;
 train/reward_audit.py measures on them what the scores are worth.

@@ -194,7 +194,7 @@ class Case(Record):
 
     @property
     def gain(self) -> float | None:
-        """Score of the retry minus that of the attempt (Retroformer, section 4.3); None without a retry."""
+        """Score of the retry minus that of the attempt (Retroformer, section 4.2); None without a retry."""
         return None if self.retry is None else self.retry.score - self.attempt.score
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Ratings of reflections, and preferences between two on the same failure (Retroformer, section 4.3).
+"""Ratings of reflections, and preferences between two on the same failure (Retroformer, section 4.2).
 
 A rating is the change of the return from a failure to its retry.
 """
@@ -43,7 +43,7 @@ class Rating:
 
     @property
     def rating(self) -> float:
-        """Gain of the next trial: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
+        """Gain of the next trial: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.2)."""
         after = self.returns_after
         return (after[0] if len(after) == 1 else fmean(after)) - self.return_before
 

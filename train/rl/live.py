@@ -72,7 +72,7 @@ def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
 
 
 class LiveReturns:
-    """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating)."""
+    """Rewards responses by the change of the actor's return (Retroformer, section 4.2: the rating)."""
 
     def __init__(
         self,

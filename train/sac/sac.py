@@ -1,4 +1,4 @@
-"""Discrete soft actor-critic on the actor: the online baseline of Retroformer (section 4.1 and appendix C.2).
+"""Discrete soft actor-critic on the actor: the online baseline of Retroformer (Table 2 and appendix C.2).
 
 It has no reflector and no advice: the adapter that it trains is the actor's own. The loop plays a training task with
 the current policy, adds the steps to a replay buffer, and updates two critics and the actor on batches of that buffer.

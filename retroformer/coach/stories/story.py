@@ -43,7 +43,7 @@ class Turn:
     memory: tuple[str, ...] = ()
     """Advice that the actor read, oldest first."""
     rating: float | None = None
-    """Gain over the attempt before, a mean over the repeats (Retroformer, section 4.3); None without both returns."""
+    """Gain over the attempt before, a mean over the repeats (Retroformer, section 4.2); None without both returns."""
     differs_at: int | None = None
     """Number of the first step that differs from the attempt before, from 0; None if no step does."""
     flags: tuple[str, ...] = ()

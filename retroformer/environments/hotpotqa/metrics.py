@@ -1,6 +1,6 @@
 """Scores of an answer against the gold answer: exact match, and two versions of F1.
 
-The return of HotPotQA is `f1_without_stop_words` (Retroformer, section 4.1); `f1` is that of SQuAD, HotPotQA and ReAct.
+The return of HotPotQA is `f1_without_stop_words` (Retroformer, section 5.1); `f1` is that of SQuAD, HotPotQA and ReAct.
 """
 
 import re

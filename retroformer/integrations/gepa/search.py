@@ -52,7 +52,7 @@ class Retry(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """Change of the return (Retroformer, section 4.3: the rating)."""
+        """Change of the return (Retroformer, section 4.2: the rating)."""
         return self.attempt.episode_return - self.failure.attempt.episode_return
 
 
