@@ -4,7 +4,7 @@ For SAC, B: states, A: actions, C: critics.
 
 GAE: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2016).
 PPO: Schulman et al., Proximal Policy Optimization Algorithms (2017).
-IPPO: Ouyang et al., Training language models to follow instructions with human feedback (2022).
+InstructGPT: Ouyang et al., Training language models to follow instructions with human feedback (2022).
 DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023).
 KL: Schulman, Approximating KL Divergence (2020).
 SAC: Christodoulou, Soft Actor-Critic for Discrete Action Settings (2019).
@@ -46,8 +46,8 @@ def k3(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
 def token_rewards(scores_B: Tensor, divergences_BT: Tensor, mask_BT: Tensor, kl_weight: float) -> Tensor:
     """Return the reward of each token: the weighted KL penalty, plus the score at the last token.
 
-    With k1, the sum over a response is IPPO eq. 2 without its pre-training term, score - kl_weight * log(pi / pi_SFT),
-    as in Retroformer eq. 5.
+    With k1, the sum over a response is InstructGPT eq. 2 without its pre-training term, and Retroformer eq. 5:
+    score - kl_weight * log(pi / pi_SFT).
     """
     rewards_BT = -kl_weight * divergences_BT * mask_BT
     last_B1 = mask_BT.sum(dim=1, keepdim=True).long() - 1
@@ -119,7 +119,7 @@ def clipped_value_loss(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Ten
 
 
 def preference_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
-    """Return -log sigmoid(chosen - rejected), the Bradley-Terry loss (IPPO eq. 1, Retroformer eq. 4), (B,).
+    """Return -log sigmoid(chosen - rejected), the Bradley-Terry loss (InstructGPT eq. 1, Retroformer eq. 4), (B,).
 
     `train.reward` trains on it and measures held-out pairs with it. On implicit rewards it is the loss of DPO (eq. 7).
     """
