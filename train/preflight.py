@@ -1,8 +1,8 @@
 """All checks of a stage: of its config before any input is read, and of its inputs before a model is loaded.
 
-No later code refuses a config, its data or its adapters, except for the check of packed rows
-(`shared_prompt.agreement`), which needs the loaded model. What is missing or damaged is refused where it is read
-(`data.inputs`, `adapter`).
+Later code refuses only what needs the loaded model, such as packed rows that it misreads (`shared_prompt.agreement`),
+and states that SAC cannot play (`sac.play`). What is missing or damaged is refused where it is read (`data.inputs`,
+`adapter`).
 """
 
 from collections.abc import Mapping, Sequence
