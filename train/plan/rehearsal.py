@@ -98,9 +98,9 @@ def _on_policy(stage: Stage, case: PlannedStage, folder: Path) -> Rehearsal:
     reward = fresh_adapter(experiment, folder / "reward", scores=True) if "reward" in case.kind.needs else None
     sft, checkpointing = fresh_adapter(experiment, folder / "sft"), train.gradient_checkpointing
     model = SharedBase(load_base(train), sft, reward, gradient_checkpointing=checkpointing)
-    # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
     draw = sampling_settings(experiment, load_tokenizer(train), max(1, case.drawn))
+    # No token ends a turn, so every response has the maximal length.
     draw = draw._replace(max_new_tokens=case.response_tokens, ends=())
     answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
