@@ -58,7 +58,7 @@ class GrpoBatch(NamedTuple):
     reference_BT: Tensor
     advantages_B: Tensor
     weights_BT: Tensor
-    """Weight of each token's loss; 0 at padding and in responses without a reward."""
+    """Weight of each token's loss; 0 at padding, in responses without a reward and in groups with equal rewards."""
     facts: dict[str, float]
 
 

@@ -29,7 +29,7 @@ FEW_TOKENS, MOST_PADDING = 4096, 0.1
 
 
 class Group(NamedTuple):
-    """A prompt and distinct responses to it, in tokens. No response is empty."""
+    """A prompt and responses to it, in tokens. No response is empty."""
 
     prompt: list[int]
     responses: list[list[int]]
