@@ -49,7 +49,7 @@ def describe_plan(config: Config) -> str:
     return "\n".join(
         [
             f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {stored.attempts} rollouts "
-            f"and {stored.advice} reflections of this run.",
+            f"and {stored.advice} reflections of this round.",
             f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
             _cost("actor", to_play, played, actor, measured=bool(stored.attempts)),
             _cost(role, to_write, written, writer, measured=bool(stored.advice)),

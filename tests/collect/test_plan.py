@@ -22,7 +22,7 @@ def test_a_plan_is_an_upper_bound_and_makes_no_calls(tmp_path: Path) -> None:
         # Six tasks: 6 * (1 + 2 trials * 2 candidates * 2 repeats) rollouts, 6 * 2 * 2 reflections.
         output = describe_plan(config)
         assert server.requests == []
-    assert output.startswith("6 tasks of split 'train'; the store holds 0 rollouts and 0 reflections of this run.\n")
+    assert output.startswith("6 tasks of split 'train'; the store holds 0 rollouts and 0 reflections of this round.\n")
     assert "At most 54 more rollouts and 24 more reflections" in output
     assert facts(config).counts == (0, 0)
 
