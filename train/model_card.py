@@ -44,7 +44,10 @@ def adapter_card(experiment: Experiment, base: Path, metrics: Mapping[str, Any])
     # Strings stay in metrics.json only, since one could be a path.
     measures = {name: value for name, value in metrics.items() if name not in NO_MEASURE and not isinstance(value, str)}
     if trained := metrics.get("training_domains"):
-        measures["training_domains"] = {training["environment"]: training["tasks"] for training in trained}
+        # Of several seeds, equal ids are different tasks.
+        measures["training_domains"] = tasks = dict[str, list[str]]()
+        for training in trained:
+            tasks.setdefault(training["environment"], []).extend(training["tasks"])
     hashes = {"this adapter": metrics["adapter_sha256"], "the base": inputs["base"]}
     hashes |= {f"the adapter it started from or used: {role}": value for role, value in inputs["adapters"].items()}
     code = metrics["code"]

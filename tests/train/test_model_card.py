@@ -16,6 +16,7 @@ MEASURED = {
     "history": [{"kl": 0.0}, {"kl": 1.5, "late": 3.0}],
     "held_out_tasks": ["a", "b"],
     "kinds": {"places": 7},
+    "training_domains": [{"environment": "shop", "seed": seed, "tasks": ["a", "b"]} for seed in range(3)],
     "where": "/home/somebody/runs",
     "seconds": 12.5,
 }
@@ -44,6 +45,7 @@ def test_a_card_shows_counts_settings_measures_hashes_and_commit(tiny_base: Path
         "| history.kl | 0 to 1.5 |",
         "| held_out_tasks | 2 |",
         "| kinds.places | 7 |",
+        "| training_domains.shop | 6 |",
         "| seconds | 12.5 |",
         f"| this adapter | `{'ad' * 32}` |",
         f"| the base | `{folder_sha256(tiny_base)}` |",
