@@ -34,7 +34,7 @@ async def rate_reflections(config: Config) -> str:
     """
     experiment = config.experiment
     check_prompts(experiment)
-    rerating(experiment)  # Refuses an unknown return of train.rated_by before anything is played.
+    anew = rerating(experiment)  # Before anything is played, since it refuses an unknown return of train.rated_by.
     with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
         arm, tasks = collect_arm(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
@@ -50,7 +50,7 @@ async def rate_reflections(config: Config) -> str:
                 f"{held}\n{len(unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
                 f"again to go on. The last cause: {store.last_cause(arm)}"
             )
-        helped = sum(rated.rating > 0 and bool(rated.text.strip()) for rated in ratings(store, arm))
+        helped = sum(rated.rating > 0 and bool(rated.text.strip()) for rated in ratings(store, arm, anew=anew))
         if helped < FEW_POSITIVES:
             logger.warning(
                 "Only %d pieces of advice helped, and SFT needs some %d to imitate: let a stronger model write "

@@ -83,7 +83,9 @@ def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp
     assert f"{7 * len(rated)} prompt, {3 * len(rated)} completion in {len(rated)} calls" in output
 
 
-def test_ratings_by_another_return_are_counted_beside_the_stored_ones_without_playing_again(tmp_path: Path) -> None:
+def test_ratings_by_another_return_are_counted_beside_the_stored_ones_without_playing_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     places = [f"Look in {place} 1." for place in ("cabinet", "fridge", "drawer", "shelf", "countertop")]
     with Endpoint(lambda body: places[sum(map(ord, prompt_of(body))) % 5]) as server:
         # So few actions that the actor often has the thing in hand when an attempt ends.
@@ -91,6 +93,7 @@ def test_ratings_by_another_return_are_counted_beside_the_stored_ones_without_pl
         path = write_config(tmp_path, server.url, HOUSEHOLD | few)
         stored = collect(open_config(path)).splitlines()
         made, asked = facts(open_config(path)), len(server.requests)
+        caplog.clear()
         shaped = collect(open_config(path, "train.rated_by=shaped")).splitlines()
         assert (len(server.requests), facts(open_config(path))) == (asked, made)
     (anew,) = (line for line in shaped if line not in stored)
@@ -99,6 +102,8 @@ def test_ratings_by_another_return_are_counted_beside_the_stored_ones_without_pl
     # Progress tells apart what success does not: fewer ratings are 0.
     zeros = [int(re.findall(r"(\d+) zero", line)[0]) for line in (anew, stored[2])]
     assert zeros[0] < zeros[1]
+    (helped,) = re.findall(r"(\d+) positive", anew)
+    assert f"Only {helped} pieces of advice helped" in caplog.text, "SFT imitates advice by the return of the config"
     with pytest.raises(ConfigError, match=r"alfworld has no return 'em'"):
         collect(open_config(path, "train.rated_by=em", "run=other"))
 
