@@ -115,7 +115,7 @@ def _data(stage: str, experiment: Experiment, inputs: Mapping[str, Any]) -> str:
 
 
 def _how_to_load(stage: str, name: str, base: Path) -> str:
-    scores = STAGES[stage].language_head == "none"
+    scores = not STAGES[stage].reads_language_head
     kind = "AutoModelForSequenceClassification" if scores else "AutoModelForCausalLM"
     block = LOAD.format(kind=kind, options=", num_labels=1" if scores else "")
     where = "the folder of the base model"

@@ -41,8 +41,8 @@ class StageKind:
     """Learning rate that fits it as a share of that of imitation on the same base."""
     trains_head: bool = False
     """True if it trains a score head or a value head on the hidden states."""
-    language_head: Literal["none", "fp32"] = "fp32"
-    """The dtype of the language head, if the stage reads it: small differences matter."""
+    reads_language_head: bool = True
+    """True if log-probabilities are computed, by the language head."""
 
     @property
     def on_groups(self) -> bool:
@@ -82,7 +82,7 @@ _KINDS = (
         "order within one attempt was trained.",
         responses=2,
         trains_head=True,
-        language_head="none",
+        reads_language_head=False,
     ),
     StageKind(
         "ppo",
