@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from retroformer.config.experiment import Experiment
 from retroformer.method.records import PreferencePair
 
 from .adapter import Adapter
@@ -31,8 +32,9 @@ class PairSplit(NamedTuple):
     train: Groups
     held_out: Groups
     held_out_tasks: set[str]
-    start: Adapter | None
-    """The adapter that the stage starts from; None for a fresh one."""
+    read_by_start: int | None
+    """Number of held-out tasks that the starting adapter was trained on, so that it may have imitated the better texts
+    of their pairs (`train.sft.texts`); None for a fresh adapter, or if it does not record its tasks."""
 
     @property
     def tokens(self) -> int:
@@ -41,17 +43,13 @@ class PairSplit(NamedTuple):
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Entries for the metrics of a stage.
-
-        The last is the number of held-out tasks that the starting adapter was trained on, which may have imitated the
-        better texts of their pairs (`train.sft.texts`); it is left out if the adapter does not record its tasks.
-        """
-        tasks = sorted(self.held_out_tasks)
-        counts = {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
-        if self.start is None or (recorded := self.start.metrics.training_domains) is None:
-            return counts
-        read = self.held_out_tasks.intersection(chain.from_iterable(training.tasks for training in recorded))
-        return counts | {"held_out_tasks_read_by_start": len(read)}
+        """Entries for the metrics of a stage."""
+        return {
+            "pairs": sum(self.train.sizes),
+            "held_out_pairs": sum(self.held_out.sizes),
+            "held_out_tasks": sorted(self.held_out_tasks),
+            **({} if self.read_by_start is None else {"held_out_tasks_read_by_start": self.read_by_start}),
+        }
 
     def measured(self, seed: int) -> list[Group]:
         """Draw training groups to measure, which have about `MEASURED_PAIRS` pairs."""
@@ -76,10 +74,20 @@ def split_pairs(
     held_out = write_rows(sample_pairs(tokenizer, held_out_pairs), SamplePair, experiment.folder)
     lengths = [len(pair.prompt_ids) + len(text) for pair in chain(train, held_out) for text in pair.responses]
     most = experiment.train.micro_batch_tokens
-    split = PairSplit(Groups(train, most), Groups(held_out, most), tasks, adapters.get("start"))
+    read = _tasks_read(experiment, adapters["start"]) if "start" in adapters else None
+    read_by_start = None if read is None else len(tasks & read)
+    split = PairSplit(Groups(train, most), Groups(held_out, most), tasks, read_by_start)
     longest = max((*split.train.lengths, *split.held_out.lengths), default=0)
     preflight(stage, "samples of pairs", lengths, longest, adapters)
     return split
+
+
+def _tasks_read(experiment: Experiment, adapter: Adapter) -> set[str] | None:
+    """Return the tasks of an experiment that an adapter was trained on; None if it does not record its tasks."""
+    if (recorded := adapter.metrics.training_domains) is None:
+        return None
+    known = (training.tasks for training in recorded if any(map(training.are_of, experiment.each_domain)))
+    return set(chain.from_iterable(known))
 
 
 def in_pairs(values_R: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:

@@ -98,9 +98,12 @@ def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: P
     experiment = tiny_experiment(workplace, tiny_base, reward={"learning_rate": 1e-4, "start": "warm"})
     start = workplace / "start"
     save_adapter(experiment, start)
-    read = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))[:1]
-    trained = training_tasks(experiment, [*read, "another task"])
-    (start / "metrics.json").write_text(json.dumps({"training_domains": [trained.model_dump()]}))
+    held_out = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))
+    trained = training_tasks(experiment, [held_out[0], "another task"])
+    # Under another seed, these ids are of other games.
+    elsewhere = training_tasks(experiment.model_copy(update={"seed": 9}), held_out)
+    recorded = [trained.model_dump(), elsewhere.model_dump()]
+    (start / "metrics.json").write_text(json.dumps({"training_domains": recorded}))
     adapters = {"start": require_adapter(start)}
     stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], adapters)
     train_reward_model(stage, PAIRS, (), adapters)
