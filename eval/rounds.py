@@ -11,6 +11,7 @@ probabilities with which it wrote them.
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,6 +87,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
+        self._starting, self._ended = threading.Lock(), False
         self._process: subprocess.Popen[bytes] | None = None
         self.seconds = 0.0
 
@@ -93,9 +95,11 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            # Its finished work is stored.
-            self._process.terminate()
+        with self._starting:
+            self._ended = True
+            if self._process is not None:
+                # Its finished work is stored.
+                self._process.terminate()
         self._thread.shutdown(cancel_futures=True)
 
     def submit(self, stage: Stage, words: Sequence[str]) -> "Future[None]":
@@ -104,9 +108,12 @@ class _Worker:
 
     def _run(self, stage: Stage, words: Sequence[str]) -> None:
         began = time.monotonic()
-        self._process = subprocess.Popen([sys.executable, "-m", stage_package(stage), *words])
+        with self._starting:
+            # The next command may be taken before the context of one that failed is left.
+            if self._ended:
+                return
+            self._process = subprocess.Popen([sys.executable, "-m", stage_package(stage), *words])
         status = self._process.wait()
-        self._process = None
         self.seconds += time.monotonic() - began
         if status:
             raise ServiceError(

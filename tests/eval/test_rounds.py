@@ -5,6 +5,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from eval.report.report import compare_arms
-from eval.rounds import _shares, improve_in_rounds
+from eval.rounds import _shares, _Worker, improve_in_rounds
 from retroformer.config.file import load, load_config
 from retroformer.errors import ConfigError, ServiceError, StoreError
 from retroformer.method.records import Key
@@ -138,6 +139,17 @@ def test_sigterm_ends_the_commands_of_the_rounds_too(config: Path) -> None:
     assert process.returncode == 1
     assert "Stopped by SIGTERM: run the same command again to go on." in said
     assert becomes_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+
+
+def test_a_failed_collection_does_not_wait_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("collect.py").write_text("import sys, time\nsys.exit('failed') if 'round=1' in sys.argv else time.sleep(40)\n")
+    began = time.monotonic()
+    with _Worker() as collector:
+        first, _ = [collector.submit("collect", [f"round={number}"]) for number in (1, 2)]
+        with pytest.raises(ServiceError, match="collect round=1` failed"):
+            first.result()
+    assert time.monotonic() - began < 20
 
 
 def test_a_changed_fact_of_the_development_tasks_chooses_no_reflector(config: Path) -> None:
