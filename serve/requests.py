@@ -191,7 +191,8 @@ class GenerationRequest(_Strict):
         if self.answers > ANSWERS:
             raise Refusal(400, f"n times the number of prompts is more than {ANSWERS}.", "n")
         if self.with_tokens and (self.stream or self.choices):
-            raise Refusal(400, "logprobs is not supported in streams, nor with choices.", "logprobs")
+            field = "return_token_ids" if self.return_token_ids else "logprobs"
+            raise Refusal(400, f"{field} is not supported in streams, nor with choices.", field)
         return self
 
 

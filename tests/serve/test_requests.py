@@ -100,6 +100,7 @@ REFUSED = [
     ),
     ("chat", '"max_completion_tokens": 5', "max_completion_tokens"),
     ("chat", '"echo": true', "echo"),
+    ("chat", '"return_token_ids": true, "stream": true', "return_token_ids"),
     ("completion", '"max_completion_tokens": 5', "max_completion_tokens"),
     ("completion", '"prompt": [1, 2], "echo": true', "echo"),
     ("completion", '"logprobs": 1', "logprobs"),
