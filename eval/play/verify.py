@@ -130,6 +130,8 @@ def _check(experiment: Experiment, hashes: Mapping[str, str | None], model: str)
 def _probe_prompt(store: Store) -> tuple[Message, ...]:
     """Return a prompt that the reflector was trained on, or a fixed one if the store has none."""
     for arm in (COLLECT, WRITTEN):
-        if stored := next(store.stream_reflections(arm), None):
-            return stored.reflection.prompt
+        # Advice that no model wrote has no prompt, such as that of retries without advice.
+        prompts = (stored.reflection.prompt for stored in store.stream_reflections(arm))
+        if prompt := next(filter(None, prompts), None):
+            return prompt
     return (Message(role="user", content="The last attempt failed. What should the next attempt do first?"),)

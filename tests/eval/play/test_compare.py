@@ -142,6 +142,18 @@ def test_an_endpoint_that_does_not_answer_the_probe_stops_eval_before_the_first_
     assert facts(config, FIRST_TRIAL).counts == (0, 0)
 
 
+def test_the_probe_has_a_prompt_if_only_retries_without_advice_were_collected(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        path = write_config(tmp_path, server.url)
+        server.behaviour = Behaviour.REFUSED
+        with pytest.raises(InfrastructureFailure):
+            asyncio.run(rate_reflections(open_config(path, "collect.tasks=3", "collect.unadvised=true")))
+        server.behaviour = Behaviour.WELL
+        refused = len(server.requests)
+        compare(open_config(path, "eval.tasks=2", "loop.trials=2"))
+        assert "What should the next attempt do first?" in prompt_of(server.requests[refused])
+
+
 def test_tasks_that_were_trained_on_are_refused(tmp_path: Path) -> None:
     with Endpoint() as server:
         path = write_config(tmp_path, server.url)
