@@ -1,4 +1,4 @@
-"""Our worker as FastChat's servers see it: registered at their controller, and body in their protocol.
+"""Our worker as FastChat's servers see it: registered at their controller, and asked in their protocol.
 
 FastChat's own worker is not used: it fails on transformers 5, counts requests with a semaphore that leaks on every
 error, and holds a thread for each request.

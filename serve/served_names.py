@@ -147,8 +147,8 @@ def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapp
 def record_first_adapter(experiment: Experiment, config_path: Path) -> None:
     """Record the last finished stage as the run's reflector if nothing is recorded, with a warning.
 
-    If something is, warn about an adapter that was trained later and has not been tested yet. Raises ConfigError if
-    another server has recorded a first adapter in the meantime, DamagedFile if a record is damaged.
+    If something is, warn about the last finished stage unless it was the reflector once. Raises ConfigError if another
+    server has recorded a first adapter in the meantime, DamagedFile if a record is damaged.
     """
     advisers = finished_advisers(experiment)
     if REFLECTOR in experiment.serve.adapters or not advisers:

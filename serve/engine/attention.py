@@ -3,7 +3,7 @@
 A row's first tokens may be in a stored prefix that other rows share. Attention over the prefix is computed for all
 these rows at once and then combined with attention over the tokens of each row.
 
-Shapes: T tokens of all rows packed in one batch, B rows, H query heads (G for each of H/G key-value heads),
+Shapes: T tokens of all rows packed in one batch, B rows, H heads (of keys and values fewer where queries share them),
 N cached and new tokens, D head size.
 """
 

@@ -54,7 +54,8 @@ class Model(ChatTokenizer):
         """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ.
 
         `template_settings` are those of `train.chat_template_kwargs`. Raises MissingInput if an adapter cannot be
-        loaded, DamagedFile if the base model cannot be read, ConfigError if its architecture is not supported.
+        loaded, DamagedFile if the base model cannot be read, ConfigError if its architecture is not supported or an
+        adapter does not fit it.
         """
         from transformers import AttentionInterface
         from transformers.utils import logging
@@ -134,7 +135,7 @@ class Model(ChatTokenizer):
                 return PassResult(logits_1BV[0].float(), scores)
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput."""
+        """Load the adapter in `folder`, for use from the next pass on. Raises MissingInput, ConfigError."""
         with _report_unloadable(folder):
             lora = self._read(folder)
             require_fit(self._model, folder)
@@ -200,7 +201,7 @@ def _report_unloadable(folder: Path) -> Iterator[None]:
         raise
     # Damaged weights; a config that is damaged, absent or of another kind; layers that are no plain LoRA.
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        # An error message of peft lists every layer that does not fit.
+        # Messages quote names from the file, which may have any length.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         # Training skips a folder whose metrics say that the stage is finished, hence the advice to move it away.
         raise MissingInput(

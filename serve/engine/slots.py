@@ -1,7 +1,6 @@
 """Key-value cache of sequences that are computed together.
 
-Shapes: L layers, B rows (sequences), H key-value heads, T new tokens of all rows packed in one batch, N tokens,
-D head size.
+Shapes: B rows (sequences), H key-value heads, T new tokens of all rows packed in one batch, N tokens, D head size.
 """
 
 from collections.abc import Sequence
