@@ -31,7 +31,7 @@ ADVISED, ALONE = "packaged reflector", "retry alone"
 
 
 async def play_tour(overrides: Sequence[str], console: Console) -> None:
-    """Show one game on the console as it is played, then play all games of the config and print what advice did.
+    """Show games on the console until advice has helped with one, then play all of the config and print its effect.
 
     Raises MissingInput if an extra is not installed or a package cannot be fetched, and RetroformerError as an
     evaluation does.

@@ -285,7 +285,7 @@ async def _start(
 
 
 def declare(evaluation: Evaluation) -> None:
-    """Raise ConfigError if any arm holds facts of other conditions, before an arm plays."""
+    """Store the conditions of all arms before one plays. Raises ConfigError if an arm holds facts of others."""
     store, repeat = evaluation.store, {"repeat": evaluation.repeat} if evaluation.repeat else {}
     plan = plan_of(evaluation.experiment, evaluation.tasks)
     first_trials = {arm.first_trial: arm for arm in evaluation.arms.values()} | evaluation.first_trials

@@ -34,8 +34,7 @@ _MOST_UNFINISHED = 0.1
 async def play_arms(evaluation: Evaluation) -> None:
     """Play each trial 0 once, then the arms side by side, then those that learn, and last the placebos.
 
-    Raises RetroformerError: the first error of a task, or a source of placebos has too many unfinished
-    ones.
+    Raises RetroformerError: the first error of a task, or a source of placebos has too many unfinished ones.
     """
     arms = evaluation.experiment.eval.arms
     stored = evaluation.stored_names

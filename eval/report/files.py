@@ -54,7 +54,7 @@ def write_files(
 
 
 def _about(experiment: Experiment) -> str:
-    """Return the models, the environment and the time, such as `alfworld; actor rule; reflector base embedded; ...`."""
+    """Return a sentence on the environment, the models, the seed and the time."""
     actor, reflector = experiment.actor, experiment.reflector.endpoint
     plays = f"{actor.kind} {actor.endpoint.model}" if actor_kind(experiment).asks_model else actor.kind
     base = experiment.train.base_model if reflector.base_url is None else f"at {reflector.base_url}"

@@ -58,7 +58,7 @@ def number(value: float | None, *, signed: bool = False) -> str:
 
 
 def percent(part: float, total: float) -> str:
-    """Return a share in percent; a dash of nothing."""
+    """Return a share in percent; a dash if the total is 0."""
     return f"{100 * part / total:.0f}%" if total else _NOTHING
 
 

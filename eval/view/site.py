@@ -45,7 +45,7 @@ class Site:
         self._templates = templates(link)
 
     def source(self, name: str) -> OpenRun:
-        """Return the run of this name, or the only one if the name is empty. Raises NoSuchPage."""
+        """Return the run of this name, or the first one if the name is empty. Raises NoSuchPage."""
         for source in self.sources:
             if name in ("", source.name):
                 return source

@@ -52,7 +52,7 @@ class StoryFilter:
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> "StoryFilter":
-        """Return the filter of a query string; unknown or invalid values are ignored."""
+        """Return the filter of a query string; an unknown order and an invalid page are ignored."""
         values = {field.name: parameters.get(field.name, "") for field in fields(cls) if field.type is not int}
         number = parameters.get("page", "")
         page = int(number) if re.fullmatch("[0-9]{1,7}", number) else 1
