@@ -91,12 +91,12 @@ def paired_differences(results: Sequence[ArmResult]) -> doc.Table:
             {
                 "first arm": doc.arm_cell(first.name),
                 "second arm": doc.arm_cell(second.name),
-                "first - second": _difference_cell(first, second, difference),
-                **({_THESE_SEEDS: interval_cell(stats.bootstrap(stats.mean_over_seeds(difference)))} if pooled else {}),
-                **_exact_test(first, second),
+                "first - second": _difference_cell(first, second, compared.difference),
+                **({_THESE_SEEDS: _these_seeds(first, second)} if pooled else {}),
+                **_exact_test(first, second, compared.p_value),
             }
             for first, second in stats.arm_pairs(results)
-            for difference in [stats.difference(first.solved_by(-1), second.solved_by(-1))]
+            for compared in [stats.comparison(first, second)]
         ],
         "Differences in the share of tasks solved by the last trial.",
     )
@@ -154,20 +154,26 @@ def _by(trial: int) -> doc.Column:
     return doc.trial_column(trial, "by trial")
 
 
-def _difference_cell(first: ArmResult, second: ArmResult, difference: stats.Groups) -> doc.Cell:
+def _difference_cell(first: ArmResult, second: ArmResult, both: stats.MeanInterval) -> doc.Cell:
     """Return the interval over training seeds and tasks."""
-    both = stats.bootstrap(difference)
     return interval_cell(both, "" if both.excludes_zero else " (covers 0)", (first.name, second.name))
 
 
-def _exact_test(first: ArmResult, second: ArmResult) -> doc.Row:
+def _these_seeds(first: ArmResult, second: ArmResult) -> doc.Cell:
+    """Return the interval over tasks alone."""
+    difference = stats.difference(first.solved_by(-1), second.solved_by(-1))
+    return interval_cell(stats.bootstrap(stats.mean_over_seeds(difference)))
+
+
+def _exact_test(first: ArmResult, second: ArmResult, p_value: float | None) -> doc.Row:
     """Return how many tasks only one of the two arms solved, and the p-value; dashes for means over seeds."""
-    p_value = stats.comparison(first, second).p_value
-    first_T, second_T = first.solved_NT[-1], second.solved_NT[-1]
+    if p_value is None:
+        return {"only first solved": doc.DASH, "only second solved": doc.DASH, "McNemar p": doc.DASH}
+    difference_T = first.solved_NT[-1] - second.solved_NT[-1]
     return {
-        "only first solved": doc.DASH if p_value is None else int((first_T > second_T).sum()),
-        "only second solved": doc.DASH if p_value is None else int((second_T > first_T).sum()),
-        "McNemar p": doc.DASH if p_value is None else _p_cell(p_value),
+        "only first solved": int((difference_T > 0).sum()),
+        "only second solved": int((difference_T < 0).sum()),
+        "McNemar p": _p_cell(p_value),
     }
 
 
