@@ -1,13 +1,11 @@
-// Tables that a click on the head of a column sorts: up, down, and back to the order of the report. Without this script
-// the tables are the same, in the order of the report.
+// Tables that a click on the head of a column sorts: numbers down first, texts up first, then the other way, then back
+// to the order that the tables have without this script.
 "use strict";
 {
-  const ORDERS = ["none", "descending", "ascending"];
-
   function sort(head) {
     const table = head.closest("table"), body = table.tBodies[0], column = head.cellIndex;
     const numeric = head.classList.contains("n");
-    const orders = numeric ? ORDERS : ["none", "ascending", "descending"];
+    const orders = numeric ? ["none", "descending", "ascending"] : ["none", "ascending", "descending"];
     const order = orders[(orders.indexOf(head.getAttribute("aria-sort") ?? "none") + 1) % 3];
     for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
     if (order !== "none") head.setAttribute("aria-sort", order);
