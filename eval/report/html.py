@@ -72,8 +72,8 @@ class ReportPage:
 
     def _new(self, address: str) -> str:
         self._addresses[address] += 1
-        earlier = self._addresses[address] - 1
-        return f"{address}-{earlier + 1}" if earlier else address
+        count = self._addresses[address]
+        return f"{address}-{count}" if count > 1 else address
 
     def words(self, words: Words) -> Markup:
         return Markup("").join(map(_span, (words,) if isinstance(words, str) else words))

@@ -66,17 +66,16 @@ class Frame(NamedTuple):
     def y(self, axis: Axis, value: float) -> float:
         return self.floor - axis.share(value) * (self.floor - self.top)
 
-    def grid(self, across: Axis | None, up: Axis | None, x_title: str, y_title: str = "") -> Markup:
-        """Return the lines, ticks and titles of the axes; without an axis, no ticks."""
+    def grid(self, across: Axis, up: Axis | None, x_title: str, y_title: str = "") -> Markup:
+        """Return the lines, ticks and titles of the axes; without an axis upwards, no lines."""
         drawn = Markup("")
         if up is not None:
             for tick in up.ticks:
                 y = self.y(up, tick)
                 drawn += line((self.left, y), (self.width - self.right, y))
                 drawn += text(self.left - 6, y + 4, label(tick), "end")
-        if across is not None:
-            for tick in across.ticks:
-                drawn += text(self.x(across, tick), self.floor + 18, label(tick), "middle")
+        for tick in across.ticks:
+            drawn += text(self.x(across, tick), self.floor + 18, label(tick), "middle")
         drawn += text(self.left + self.plot_width / 2, self.height - 6, x_title, "middle")
         return Markup('<g class="grid">{}</g>').format(drawn + text(0, 14, y_title, "start") if y_title else drawn)
 

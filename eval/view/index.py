@@ -141,13 +141,12 @@ class Index:
             rows = connection.execute("SELECT run, arm, task, mark FROM story WHERE mark != ''")
             shown = {(row["run"], row["arm"], row["task"]): row["mark"] for row in rows}
             changed = [(wanted.get(key, ""), *key) for key in {**shown, **wanted} if wanted.get(key) != shown.get(key)]
-            connection.executemany("UPDATE story SET mark = ? WHERE run = ? AND arm = ? AND task = ?", changed)
+            connection.executemany(f"UPDATE story SET mark = ? {_OWN}", changed)
 
     def holds(self, run: str, arm: str, task: str) -> bool:
         """Return True if there is a story of this task."""
-        query = "SELECT 1 FROM story WHERE run = ? AND arm = ? AND task = ?"
         with self.connect() as connection:
-            return connection.execute(query, (run, arm, task)).fetchone() is not None
+            return connection.execute(f"SELECT 1 FROM story {_OWN}", (run, arm, task)).fetchone() is not None
 
     def _stale_stories(self, source: OpenRun, arm: str, names: Sequence[str]) -> dict[str, str]:
         """Return the hash of the facts of each story that is not indexed as it is now."""
