@@ -41,7 +41,7 @@ def watch(retries: Iterable[LiveRetry], sha256: str, since: datetime, level: flo
     counted = [row for row in retries if row.stored_at > since and (not row.advised or row.adapter_sha256 == sha256)]
     compared = list(_differences(counted))
     values_T = np.array([difference for difference, _ in compared], dtype=np.float64)
-    wealth_T = log_wealth(-values_T) if len(values_T) else values_T
+    wealth_T = log_wealth(-values_T)
     crossings = np.flatnonzero(wealth_T >= -np.log(level))
     pairs = int(crossings[0]) + 1 if len(crossings) else len(values_T)
     wealth = float(wealth_T[pairs - 1]) if pairs else 0.0

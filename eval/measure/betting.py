@@ -47,7 +47,7 @@ def log_wealth(differences_T: Floats) -> Floats:
     """Return the logarithm of the mean wealth of the bettors after each difference, (T,)."""
     logs_TB = np.log1p(np.multiply.outer(differences_T, BETS)).cumsum(axis=0)
     # The largest logarithm is taken out first, as wealth itself would overflow.
-    largest_T1 = logs_TB.max(axis=1, keepdims=True, initial=-np.inf)
+    largest_T1 = logs_TB.max(axis=1, keepdims=True)
     return np.asarray(largest_T1[:, 0] + np.log(np.exp(logs_TB - largest_T1).mean(axis=1)), dtype=np.float64)
 
 

@@ -304,5 +304,5 @@ def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, str]:
     if not experiment.eval.comparisons:
         return {}
     plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
-    section = experiment.eval.model_dump(mode="json", exclude={"backend", "tokens", "dollars"})
+    section = experiment.eval.model_dump(mode="json", exclude={"tokens", "dollars"})
     return {"plan_sha256": sha256_of(plan | {"eval": section, "tasks": [task.id for task in tasks]})}
