@@ -11,7 +11,7 @@ import time
 from collections import deque
 
 from .attention import can_share
-from .generation import Request, Scoring, TextGeneration
+from .generation import Output, Request, Scoring, TextGeneration
 from .model import Model
 from .prefixes import PrefixStore, blocks_to_share, common_blocks, token_budget
 from .sampling import choose
@@ -101,7 +101,7 @@ class Engine:
         for row in reversed(rows):
             self._free_row(row)
         for generation in failed:
-            generation.fail(f"{type(error).__name__}: {error}")
+            generation.deliver(Output(finish_reason="stop", failure=f"{type(error).__name__}: {error}"))
 
     def _admit_requests(self) -> None:
         """Free the rows of cancelled requests and give rows to waiting requests; sleep while there are no requests."""

@@ -100,11 +100,6 @@ class Request:
         """Tokens of its row so far."""
         return self.prompt
 
-    def fail(self, failure: str) -> None:
-        """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""
-        self.cancelled = self.finished = True
-        self.deliver(Output(finish_reason="stop", failure=failure))
-
 
 @dataclass(eq=False)
 class Scoring(Request):
