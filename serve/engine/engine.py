@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from .attention import can_share
 from .generation import Output, Request, Scoring, TextGeneration
@@ -97,11 +98,9 @@ class Engine:
         every = range(len(self._rows))
         rows = [row for row in every if self._remaining(row) > 0 or not self._pending(row)] or every
         failed = [self._rows[row] for row in rows]
-        logger.exception("%d requests failed", len(failed), exc_info=error)
         for row in reversed(rows):
             self._free_row(row)
-        for generation in failed:
-            generation.deliver(Output(finish_reason="stop", failure=f"{type(error).__name__}: {error}"))
+        _deliver_failure(failed, error)
 
     def _admit_requests(self) -> None:
         """Free the rows of cancelled requests and give rows to waiting requests; sleep while there are no requests."""
@@ -119,8 +118,11 @@ class Engine:
                 if generation.cancelled:
                     continue
                 full = not self._fits(generation)
-                if full or not self._admit(generation):
-                    skipped.append(generation)
+                try:
+                    if full or not self._admit(generation):
+                        skipped.append(generation)
+                except Exception as error:  # Without memory for its row, say.
+                    _deliver_failure([generation], error)
             self._waiting.extendleft(reversed(skipped))
         if len(self._rows) > before:
             self._share_prefixes()
@@ -223,3 +225,9 @@ class Engine:
         generation = self._rows[row]
         names = generation.names.of(generation.sequence[: self._slots.lengths[row]])
         self._store.remember(names, lambda *where: self._slots.read(row, *where), kept=self._slots.prefixes)
+
+
+def _deliver_failure(requests: Sequence[Request], error: Exception) -> None:
+    logger.exception("%d requests failed", len(requests), exc_info=error)
+    for request in requests:
+        request.deliver(Output(finish_reason="stop", failure=f"{type(error).__name__}: {error}"))

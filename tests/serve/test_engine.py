@@ -160,6 +160,16 @@ def test_an_error_in_a_prompt_fails_only_its_own_request_and_leaks_no_row(model:
     require_two_free_rows(client)
 
 
+def test_an_error_while_a_row_is_given_fails_only_its_own_request(model: Model) -> None:
+    client, outputs = Client(model), queue.Queue[Output]()
+    good = client.send(PROMPTS[3], tokens=ENDLESS)
+    assert good.goes_on()
+    client.engine.submit(Scoring([1 << 64] * 32, BASE, deliver=outputs.put))
+    assert "OverflowError" in outputs.get(timeout=PATIENCE_SECONDS).failure
+    assert good.goes_on()
+    assert len(good.let_end()) < ENDLESS
+
+
 def test_an_error_while_decoding_fails_all_running_requests_and_leaks_no_row(model: Model) -> None:
     client = Client(model, max_batch=2)
     good = client.send(PROMPTS[3], tokens=ENDLESS)
