@@ -154,7 +154,6 @@ class Program:
             # A program has its own fields, too, but only an answer to an earlier attempt has its name.
             if isinstance(value, dict) and str(value.get("attempt")) in self._earlier:
                 raise EnvironmentFailure("The agent gave the answer to an earlier attempt, too late.")
-            self._earlier.add(name)
             return value
         except TimeoutError:
             self._stop()
@@ -162,6 +161,8 @@ class Program:
         except EnvironmentFailure:
             self._stop()
             raise
+        finally:
+            self._earlier.add(name)
 
     def _answer(self, line: bytes, end: float) -> bytes:
         """Return the answer to a line. Raises EnvironmentFailure, TimeoutError."""

@@ -276,6 +276,20 @@ def test_a_late_answer_with_its_name_is_not_taken_for_the_next_attempt() -> None
     assert program({}, "") == {"attempt": "own"}
 
 
+def test_the_late_answer_to_a_failed_attempt_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    late = (
+        f"import json, pathlib, sys\nspool = pathlib.Path({str(tmp_path / 'spool')!r})\n"
+        "name = json.loads(input())['attempt']\n"
+        "if not spool.exists():\n    spool.write_text(name)\n    sys.exit(3)\n"
+        "print(json.dumps({'attempt': spool.read_text()}))\n"
+    )
+    program = Program((sys.executable, "-c", late), timeout_seconds=120.0)
+    with pytest.raises(EnvironmentFailure, match="The agent ended with status 3 before it answered"):
+        program({}, "")
+    with pytest.raises(EnvironmentFailure, match="The agent gave the answer to an earlier attempt, too late"):
+        program({}, "")
+
+
 def test_blank_lines_between_the_answers_of_a_program_are_skipped() -> None:
     spaced = "import sys\nfor number, line in enumerate(sys.stdin):\n    print(f'\\n {number}\\r\\n\\n', flush=True)\n"
     program = Program((sys.executable, "-c", spaced), timeout_seconds=120.0)
