@@ -203,11 +203,12 @@ def is_listed(row: Mapping[str, Any]) -> bool:
 
 def product(row: Mapping[str, Any], attributes: tuple[str, ...]) -> Product:
     """Return the product of a row of WebShop's data. Raises KeyError, TypeError or AttributeError if malformed."""
-    bullets = row["small_description"]
+    # JSON lines come without the fields that are null.
+    bullets = row.get("small_description")
     return Product(
         asin=row["asin"],
         title=row["name"],
-        description=row["full_description"] or "",
+        description=row.get("full_description") or "",
         bullets=tuple(bullets) if isinstance(bullets, list) else (bullets or "",),
         pricing=_pricing(row.get("pricing")),
         query=row["query"].lower().strip(),

@@ -53,6 +53,13 @@ def test_a_range_of_prices_is_drawn_from_once_and_no_price_is_a_hundred_dollars(
     assert (table.price_tag, price, table.attributes) == ("$100.0", 100.0, NO_ATTRIBUTES)
 
 
+def test_a_product_of_json_lines_may_have_null_for_its_texts(tmp_path: Path) -> None:
+    lines = tmp_path / "products_full.jsonl"
+    lines.write_text(json.dumps(row("B000000001", "Oak Lamp", full_description=None, small_description=None)))
+    (lamp,) = (data.product(read, ()) for read in data.rows(lines))
+    assert (lamp.description, lamp.bullets) == ("", ("",))
+
+
 def test_only_the_first_product_of_an_asin_is_listed(folder: Path) -> None:
     shop = Shop(folder)
     assert shop.search("second product listed without") == ()
