@@ -137,7 +137,7 @@ class ProgrammingEnvironment:
 def _report(own: tuple[TestResult, ...]) -> str:
     if not own:
         return HANDED_IN
-    passed = [result.test for result in own if result.verdict is Verdict.PASSED]
+    passed = [result.line for result in own if result.verdict is Verdict.PASSED]
     failed = [result.feedback for result in own if result.verdict is not Verdict.PASSED]
     messages = [UNCOMPILED, own[0].messages] if own[0].messages else []
     return "\n".join((TESTS_PASSED, *(passed or [NONE]), TESTS_FAILED, *(failed or [NONE]), *messages))

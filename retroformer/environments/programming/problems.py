@@ -36,6 +36,11 @@ class TestResult(Record):
     """Messages of the compiler, if it refuses the program: the same for each test."""
 
     @property
+    def line(self) -> str:
+        """Test in one line: one of Rust may have several."""
+        return re.sub(r"\s*\n\s*", " ", self.test)
+
+    @property
     def feedback(self) -> str:
         """Test and its result in one line, as shown to an agent."""
         result = {
@@ -45,7 +50,7 @@ class TestResult(Record):
             Verdict.TIMEOUT: f"failed: {self.output}",
             Verdict.HARNESS: f"could not be run: {self.output}",
         }[self.verdict]
-        return f"{self.test}  # {' '.join(result.split())}"
+        return f"{self.line}  # {' '.join(result.split())}"
 
 
 class ProgramJudgement(Record):

@@ -71,6 +71,16 @@ def test_the_answers_of_the_sandbox_are_counted(tmp_path: Path) -> None:
 
 
 @needs_rust
+def test_a_test_of_several_lines_counts_once() -> None:
+    world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, seed=0)
+    world.reset(Task(id=MAXIMUM.id, environment="programming", split="own.jsonl"))
+    world.step("Tests:\nassert_eq!(\n    maximum(vec![4]),\n    4\n);\nassert_eq!(maximum(vec![1, 2]),\n    2);")
+    seen = world.step("    l[0]\n}").observation
+    assert seen.startswith("Tests passed:\nassert_eq!( maximum(vec![4]), 4 );\nTests failed:\n")
+    assert share_of_tests(attempt(seen)) == pytest.approx(1 / 3)
+
+
+@needs_rust
 def test_the_compiler_s_messages_stand_below_the_tests_and_are_not_counted() -> None:
     world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, seed=0)
     world.reset(Task(id=MAXIMUM.id, environment="programming", split="own.jsonl"))
