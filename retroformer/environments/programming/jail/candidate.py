@@ -52,7 +52,7 @@ def serve(channel: socket.socket, source: str) -> None:
 
 
 def _call(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:
-    """Return the value of a call of the target's attribute, or of an operation on the attribute itself."""
+    """Return the value of a call of the target's attribute, or of an operation on the target itself."""
     if name == wire.GET:
         return getattr(target, *arguments)
     if name == wire.SET:

@@ -62,7 +62,7 @@ def mount_empty(folder: str, size: int, files: int) -> None:
 
 
 def mount_work(size: int, files: int) -> None:
-    """Give this process alone an empty WORK, and make BUILD read-only for it. Raises OSError."""
+    """Give this process alone an empty WORK, and go there. Raises OSError."""
     linux.unshare("mount")
     mount_empty(WORK, size, files)
     os.chdir(WORK)
@@ -269,7 +269,7 @@ def _kills(folder: Path) -> int:
 
 
 def _parents() -> list[tuple[Path, tuple[str, ...]]]:
-    """Return the folders in which a group can be created, with the resources limited there; v2 first."""
+    """Return the folders in which a group can be created, with the resources limited there; v2 alone if it has one."""
     try:
         table = [line.split(":", 2) for line in _TABLE.read_text().splitlines()]
         mounts = _mounts()

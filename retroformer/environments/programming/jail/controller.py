@@ -36,7 +36,7 @@ class Unconfined(Exception):
 
 
 def run(job: int, results: socket.socket, setting: Setting) -> None:
-    """Run the job, and report each result as ("result", index, verdict, output), finally ("done",)."""
+    """Run the job; report ("result", index, verdict, output) or ("command", index, ...) on each, then ("done",)."""
     candidates, testers = _start_supervisor(setting, job, results), _start_supervisor(setting, job, results)
     linux.forbid_inspection()
     with open(job, "rb", closefd=False) as file:
