@@ -46,7 +46,7 @@ def _demonstrations(section: Webshop, count: int, actions: int, seed: int, obeye
     return played(goals.environment(), goals.tasks(), goals.walkthrough, count, actions, seed)
 
 
-# The graded return of WebShop is the reward of the purchase (eq. 7 of its paper), as stored.
+# The graded return of WebShop is the reward of the purchase (Retroformer, eq. 7), as stored.
 extras = Extras(
     returns={"shaped": lambda section, seed: lambda attempt: attempt.episode_return},
     choices=_choices,

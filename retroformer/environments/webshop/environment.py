@@ -1,6 +1,6 @@
 """Environment for shopping by instruction (WebShop, Yao et al. 2022), with the texts of ReAct and Reflexion.
 
-The reward of a purchase is (eq. 7; Retroformer, appendix):
+The reward of a purchase is (Retroformer, eq. 7):
 
     r = r_type (|attributes found| + |options found| + [price <= limit]) / (|attributes| + |options| + 1)
 

@@ -90,7 +90,7 @@ def _human(source: GoalSource, generator: random.Random) -> Iterator[ShoppingGoa
 
 
 def _price_limit(price: float, generator: random.Random) -> tuple[float, str]:
-    """Return the larger of two of the next four multiples of ten dollars, and its text; above 980 dollars no limit."""
+    """Return the larger of two of the next four multiples of ten dollars, and its text; no limit from 980 dollars."""
     above = [limit for limit in _LIMITS if limit > price][:_NEXT_LIMITS]
     if len(above) < 2:
         return _NO_LIMIT, ""

@@ -50,7 +50,7 @@ class Shop:
     """Products of a folder, and the goals made from them."""
 
     def __init__(self, folder: Path) -> None:
-        """Build the files that do not exist yet, and open them. Raises MissingInput."""
+        """Build the file of the products unless it exists, and open it. Raises MissingInput."""
         self._folder = folder
         sources = [data.require(folder, data.PRODUCTS), data.require(folder, data.ATTRIBUTES)]
         optional = (data.HUMAN_INSTRUCTIONS, data.PRICES)
