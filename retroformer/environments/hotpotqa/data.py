@@ -1,6 +1,6 @@
 """HotPotQA's questions and paragraphs, from a folder or from the hub.
 
-A folder holds these files, each also as `.xz` and in UTF-8, one JSON object a line:
+A folder holds these files in UTF-8, the first two, one JSON object a line, also as `.xz`:
     questions.jsonl   {"id": str, "question": str, "answer": str, "supporting_facts": [[title, number], ...], ...}
                       facts (the hub's form is accepted too) are for environment.context; `split` (train, or dev or
                       validation) is for splits by rule; other keys are ignored

@@ -1,4 +1,4 @@
-"""Loader of problem sets from their files, each also as `.xz` or `.gz`.
+"""Loader of problem sets from their files, the published ones also as `.xz` or `.gz`.
 
 - humaneval: HumanEval.jsonl, as OpenAI publishes it (MIT)
 - humaneval-hardest50: humaneval-py_hardest50.jsonl of Reflexion's repository, in the same format (MIT)
