@@ -88,7 +88,7 @@ class AgentEnvironment:
         self._task: dict[str, Any] | None = None
 
     def reset(self, task: Task) -> Transition:
-        """Show the text of the task. Raises UnknownTask."""
+        """Show the text of the task. Raises UnknownTask, EnvironmentFailure."""
         self._task = row_of(self._tasks, task)
         return Transition(observation=text_of(self._task))
 

@@ -85,7 +85,7 @@ _CALL = re.compile(r"^(search|lookup|finish)\s*\[", re.IGNORECASE)
 _QUOTES = "\"'`\u201c\u201d\u2018\u2019"
 _LONGEST = 10_000
 _UNPRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
-"""Replacement of control characters and of lone surrogates, which no database accepts, by blanks."""
+"""Blanks for control characters, and U+FFFD for lone surrogates, which no database accepts."""
 
 
 class Action(NamedTuple):
@@ -176,7 +176,10 @@ class HotpotqaEnvironment:
         self._question: Question | None = None
 
     def reset(self, task: Task) -> Transition:
-        """Start the question of this task. Raises UnknownTask if it, or its gold pages to be shown, are missing."""
+        """Start the question of this task.
+
+        Raises UnknownTask if it, or its gold pages to be shown, are missing, and EnvironmentFailure if it has changed.
+        """
         question = row_of(self._questions, task)
         opening = f"Question: {question.text}"
         if self._contexts is not None:

@@ -1,7 +1,7 @@
 """Live Wikipedia, in place of the pages of the data, which are of 2017; its texts are CC BY-SA 4.0.
 
 Search shows the first paragraph, as with the data; Lookup reads the whole article. The client of the API sends a name
-and a contact, limits its rate, and repeats no request. After a failed request the attempt counts as invalid: a page is
+and a contact, limits its rate, and stores each answer. After a failed request the attempt counts as invalid: a page is
 reported as not found only if the wiki itself says so.
 """
 
