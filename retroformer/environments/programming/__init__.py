@@ -87,7 +87,7 @@ _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 class ProgrammingActor(ModelActor):
     """Actor that writes tests, then a program, with one call each (Reflexion, section 4.3).
 
-    Later attempts keep the tests of the first attempt.
+    An attempt that is shown the one before it (`loop.last_attempt`) keeps its tests.
     """
 
     writes_tests: bool = True
