@@ -13,7 +13,7 @@ ACTION_TOKENS = 20
 """Token limit of an action, longer than the longest action in training."""
 Choice = Literal["free", "admissible"]
 _NEVER_OFFERED = frozenset({"look", "inventory", "help", "close", "slice"})
-"""First words of commands that are always possible and that no ALFWorld task needs."""
+"""First words of commands that no ALFWorld task needs."""
 
 _GIVE_UP = "look"
 """Action if the model writes an empty line, or nothing is left to try; the loop ends a trial that repeats itself."""

@@ -2,8 +2,8 @@
 
 A game is a function of the seed, the split, its index and the number of places; it depends on no other game. An id such
 as `generated/train/pick-mug-shelf-000017` contains the task's kind, thing and destination (or lamp), which follow from
-seed, split and index. Splits draw from disjoint streams. The package's own `alfred.pddl` and `alfred.twl2` define the
-possible actions and their wording.
+seed, split and index. Splits draw from disjoint streams. The possible actions are those of the package's `alfred.pddl`,
+worded by its `alfred.twl2`.
 """
 
 import difflib

@@ -38,7 +38,7 @@ RIGHT_HINT_SHARE = 0.6
 INVENTED_PLACE_SHARE = 0.2
 """Share of hints about places that add a place which the room may lack."""
 PADDED_SHARE = 0.15
-"""Share of useful advice padded with a phrase that has no content."""
+"""Share of advice with content that is padded with a phrase without any."""
 OLDER_ADVICE_SHARE = 0.15
 """Share of advised attempts that also carry an earlier, failed piece of advice."""
 RANDOM_STEP_SHARE = 0.03
