@@ -103,7 +103,7 @@ def read(path: Path, score: str | None, section: Any) -> Iterator[Case | Omissio
         raise ConfigError(f"--score {score}: there is no such return; choose one of {', '.join(RETURNS)}.")
     ids: Mapping[str, str] = {}
     if section.name == "hotpotqa" and section.data is not None:
-        ids = taskset(section.model_copy(update={"split": "all"})).ids_by_question()
+        ids = taskset(section).ids_by_question()
     runs: list[Run] = []
     for name, text in _read_logs(path):
         reason = why_unusable(text)
