@@ -96,4 +96,4 @@ def _wording(parts: ArmParts) -> ArmWording:
 
 
 def _in_words(wording: ArmWording | None) -> str:
-    return ", in both words" if wording == "both" else f", in the {wording} words" if wording else ""
+    return f", in {wording} words" if wording else ""
