@@ -79,6 +79,10 @@ def row_of(rows: Mapping[str, Row], task: Task) -> Row:
     return rows[task.id]
 
 
+EPISODE_OVER = "The episode is over."
+"""Answer to an action after the end of an episode."""
+
+
 def not_reset() -> EnvironmentFailure:
     """Return the error of a step without an episode."""
     return EnvironmentFailure("No task was shown yet: reset comes before the first step.")

@@ -17,7 +17,8 @@ from retroformer.environments.alfworld.engine import Game, GameEngine
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.python_planner import PythonPlanner
 from retroformer.environments.section import EnvironmentSection, Wording
-from retroformer.errors import ConfigError, EnvironmentFailure
+from retroformer.environments.tasksets import not_reset
+from retroformer.errors import ConfigError
 from retroformer.method.records import Task, Transition
 
 
@@ -80,7 +81,7 @@ class AlfworldEnvironment:
         Raises EnvironmentFailure.
         """
         if self._answer is None:
-            raise EnvironmentFailure("No ALFWorld game is being played: reset the environment with a task first.")
+            raise not_reset()
         if self._answer.over:
             return self._answer.model_copy(update={"reward": 0.0})
         self._steps += 1

@@ -18,8 +18,8 @@ from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage
 from retroformer.environments.hotpotqa.metrics import RETURNS, exact_match
 from retroformer.environments.section import EnvironmentSection
-from retroformer.environments.tasksets import row_of
-from retroformer.errors import EnvironmentFailure, UnknownTask
+from retroformer.environments.tasksets import EPISODE_OVER, not_reset, row_of
+from retroformer.errors import UnknownTask
 from retroformer.method.records import Task, Transition
 
 _WEB_ADDRESS = r"^https?://[^\s?#]+$"
@@ -131,7 +131,6 @@ INVALID_ACTION = "Invalid Action. Valid Actions are Lookup[<topic>] Search[<topi
 NO_PAGE = "No page has been found yet, so there is nothing to look in. Use Search[<topic>] first."
 NO_MORE_RESULTS = "No more results."
 NOT_FOUND = "Could not find "
-EPISODE_OVER = "The episode is over."
 _SHOWN_CHARACTERS = 200
 """Maximum number of characters quoted back of an entity that was not found."""
 
@@ -202,7 +201,7 @@ class HotpotqaEnvironment:
         Finish terminates, with the reward; otherwise the last of `max_steps` actions truncates.
         """
         if self._question is None:
-            raise EnvironmentFailure("No question was asked yet: reset comes before the first step.")
+            raise not_reset()
         if self._last.over:
             return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
         self._steps += 1

@@ -22,7 +22,7 @@ from retroformer.environments.programming.loading import load, problem_file
 from retroformer.environments.programming.problems import Problem, TestResult, Verdict
 from retroformer.environments.programming.sandbox import DEFAULT
 from retroformer.environments.section import EnvironmentSection
-from retroformer.environments.tasksets import FileTaskset, RowTaskset, row_of
+from retroformer.environments.tasksets import EPISODE_OVER, FileTaskset, RowTaskset, not_reset, row_of
 from retroformer.errors import EnvironmentFailure, MissingInput
 from retroformer.files.document import Cell, Chapter, Row, arm_cell, chapter, share, table
 from retroformer.method.records import Outcome, Task, Trajectory, Transition
@@ -65,7 +65,6 @@ OPENING = "Complete this {language} program:"
 TESTS_PASSED, TESTS_FAILED, NONE = "Tests passed:", "Tests failed:", "none"
 UNCOMPILED = "The compiler's messages:"
 HANDED_IN = "The program is handed in. No tests were run."
-EPISODE_OVER = "The episode is over."
 
 _EXAMPLES = {"python": "assert {name}(...) == ...", "rust": "assert_eq!({name}(...), ...);"}
 _PROGRAM_CHARACTERS = 100_000
@@ -96,7 +95,7 @@ class ProgrammingEnvironment:
         Raises EnvironmentFailure.
         """
         if self._problem is None:
-            raise EnvironmentFailure("No problem was shown yet: reset comes before the first step.")
+            raise not_reset()
         if self._last.over:
             return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
         self._steps += 1

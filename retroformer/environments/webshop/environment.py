@@ -20,11 +20,11 @@ from rapidfuzz.utils import default_process
 
 from retroformer.config.sections.base import Positive
 from retroformer.environments.section import EnvironmentSection
+from retroformer.environments.tasksets import EPISODE_OVER, not_reset
 from retroformer.environments.webshop.data import Product
 from retroformer.environments.webshop.goals import Goals, ShoppingGoal
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.site import ReactSite
-from retroformer.errors import EnvironmentFailure
 from retroformer.method.records import Task, Transition
 
 GOALS_PER_PRODUCT = 5
@@ -46,9 +46,6 @@ class Webshop(EnvironmentSection):
     """Kind of instructions: made from products' attributes and options, or written by people."""
     max_steps: Positive = 15
     """Actions after which an episode is truncated."""
-
-
-EPISODE_OVER = "The episode is over."
 
 
 class WebshopEnvironment:
@@ -81,7 +78,7 @@ class WebshopEnvironment:
         `max_steps` actions truncates.
         """
         if self._site is None:
-            raise EnvironmentFailure("No goal was set yet: reset comes before the first step.")
+            raise not_reset()
         if self._last.over:
             return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
         self._steps += 1

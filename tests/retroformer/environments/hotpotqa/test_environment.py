@@ -16,7 +16,6 @@ from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder, context_pages, question_id
 from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage, build_docstore, page
 from retroformer.environments.hotpotqa.environment import (
-    EPISODE_OVER,
     INVALID_ACTION,
     NO_MORE_RESULTS,
     NO_PAGE,
@@ -25,6 +24,7 @@ from retroformer.environments.hotpotqa.environment import (
 )
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import taskset
+from retroformer.environments.tasksets import EPISODE_OVER
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.method.records import Task
 from tests.support.hotpotqa import SHARED, index_of_the_data

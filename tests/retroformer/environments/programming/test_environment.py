@@ -8,12 +8,12 @@ from hypothesis import given, settings
 
 from retroformer.config.file import load
 from retroformer.environments.programming.environment import (
-    EPISODE_OVER,
     HANDED_IN,
     Programming,
     ProgrammingEnvironment,
 )
 from retroformer.environments.registry import taskset
+from retroformer.environments.tasksets import EPISODE_OVER
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.method.records import Task
 from tests.retroformer.environments.programming.test_judging_rust import needs_rust

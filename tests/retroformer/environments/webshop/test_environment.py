@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from retroformer.agents.actors import offer_actions
 from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.tasksets import EPISODE_OVER
 from retroformer.environments.webshop import extras
-from retroformer.environments.webshop.environment import EPISODE_OVER, Webshop, WebshopEnvironment
+from retroformer.environments.webshop.environment import Webshop, WebshopEnvironment
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.site import INVALID_ACTION
 from retroformer.errors import EnvironmentFailure, UnknownTask
