@@ -1,6 +1,7 @@
 """Checks before the first trial that served adapters are the trained ones; probes if they change the base's answer."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.agents.actors import actor_kind
@@ -27,6 +28,8 @@ class VerifiedModel(NamedTuple):
     """Hash of the adapter; for best-of-n, combined with that of the reward model."""
     verified: bool
     """False for an endpoint that cannot prove what it serves."""
+    compared: bool
+    """True if the adapter's folder is here, so that the hash was compared with it."""
     probe: str
     differs_from_base: bool | None
 
@@ -64,7 +67,9 @@ async def verify_models(
         answer = await probe(f"{model}@{served[:12]}" if served else model)
         # With greedy decoding, best-of-n over the base gives the base's own answer.
         trained = served is not None and not model.startswith("base+")
-        verified.append(VerifiedModel(model, served, model in hashes, answer, answer != base if trained else None))
+        differs = answer != base if trained else None
+        compared = served is not None and _folder_to_compare(experiment, model) is not None
+        verified.append(VerifiedModel(model, served, model in hashes, compared, answer, differs))
     return verified
 
 
@@ -110,12 +115,10 @@ async def _hashes_elsewhere(experiment: Experiment, models: Sequence[str]) -> Ma
 def _check(experiment: Experiment, hashes: Mapping[str, str | None], model: str) -> str | None:
     """Return the hash served under a name, or None for the plain base. Raises ProvenanceError if the folders differ."""
     served, chosen = hashes[model], best_of(model)
-    name = adapter_name(model)
-    # What was trained on another machine has no folder here.
-    elsewhere = name != "base" and not has_adapter(model_folder(experiment, name))
-    if served is None or name == REFLECTOR or elsewhere:
+    if served is None or (folder := _folder_to_compare(experiment, model)) is None:
         return served
-    folder, judge = model_folder(experiment, name), reward_folder(experiment, name) if chosen else None
+    name = adapter_name(model)
+    judge = reward_folder(experiment, name) if chosen else None
     adapter = None if name == "base" else folder_sha256(folder)
     trained = trained_sha256(adapter, folder_sha256(judge) if judge else None)
     if served != trained:
@@ -125,6 +128,13 @@ def _check(experiment: Experiment, hashes: Mapping[str, str | None], model: str)
             "restart it with `retroformer serve`."
         )
     return served
+
+
+def _folder_to_compare(experiment: Experiment, model: str) -> Path | None:
+    """Return the folder of a model's adapter; None if it is not here, as of one that was trained on another machine."""
+    name = adapter_name(model)
+    folder = model_folder(experiment, name)
+    return folder if name != REFLECTOR and (name == "base" or has_adapter(folder)) else None
 
 
 def _probe_prompt(store: Store) -> tuple[Message, ...]:

@@ -82,9 +82,7 @@ def served_models(evaluation: ReportInput) -> Iterator[doc.Chapter]:
         {
             "model": model.model,
             "adapter sha256": (model.adapter_sha256 or "none")[:_HASH_SHOWN],
-            "is it the trained one": "yes: hash and pinned name match the folder of this run"
-            if model.verified
-            else "not verified: the endpoint cannot prove it",
+            "is it the trained one": _proof(model),
             "greedy answer to the probe": doc.quoted(model.probe, _PROBE_SHOWN),
             "differs from base": changed[model.differs_from_base],
             "trained on": _trained_on(evaluation.experiment, model),
@@ -93,6 +91,16 @@ def served_models(evaluation: ReportInput) -> Iterator[doc.Chapter]:
     ]
     if rows:
         yield doc.chapter("Served models", doc.table(rows, "The models that wrote advice."))
+
+
+def _proof(model: VerifiedModel) -> str:
+    if not model.verified:
+        return "not verified: the endpoint cannot prove it"
+    if model.adapter_sha256 is None:
+        return "the base, as the server reports"
+    if model.compared:
+        return "yes: hash and pinned name match the folder of this run"
+    return "as the server reports: there is no folder here to compare it with"
 
 
 def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:

@@ -62,8 +62,8 @@ _ADAPTERS: Mapping[str, Sequence[str]] = {"ppo": ("sft", "reward")}
 
 
 VERIFIED = (
-    VerifiedModel("ppo", "ab" * 32, True, "Say|Paris\nnow", True),
-    VerifiedModel("base", None, False, "Lyon", None),
+    VerifiedModel("ppo", "ab" * 32, True, True, "Say|Paris\nnow", True),
+    VerifiedModel("base", None, False, False, "Lyon", None),
 )
 """What the models of `CONFIG` answered when they were checked."""
 

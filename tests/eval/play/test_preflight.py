@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from copy import deepcopy
@@ -334,7 +335,8 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
         Path("runs/toy/sft/adapter_model.safetensors").write_bytes(b"trained again")
         own = model.model_copy(update={"adapter_sha256": folder_sha256(Path("runs/toy/sft"))})
         server.provenance = Provenance(models={"sft": own}, dtype="float32", versions={}).model_dump_json()
-        compare(config)
+        shutil.rmtree("runs/toy/sft")
+        without_folder = compare(config)
         server.provenance = Provenance(models={"sft": own}, dtype="bfloat16", versions={}).model_dump_json()
         with pytest.raises(ConfigError, match=r"reflector\.endpoint\.dtype"):
             compare(config)
@@ -348,6 +350,8 @@ def test_a_server_elsewhere_answers_as_a_trained_arm_only_with_its_adapter(
     assert "yes: hash and pinned name match the folder of this run" in report
     assert "| 0 tasks, none of these |" in report
     assert "| not recorded |" in without_record
+    assert "| as the server reports: there is no folder here to compare it with |" in without_folder
+    assert "| not verified: the endpoint cannot prove it |" in report, "the teacher"
 
 
 def test_evaluation_tasks_that_begin_as_training_tasks_of_other_ids_are_named(

@@ -25,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         experiment = load(Path("riddles.yaml"))
         write_stages(experiment, "sft", "reward", "ppo")
         write_stages(experiment, "reward", "ppo", within="second", seed=2)
-        verified = [VerifiedModel(name, "ab" * 32, True, "Say|Paris\nnow", True) for name in ("ppo-1", "ppo-2")]
+        verified = [VerifiedModel(name, "ab" * 32, True, True, "Say|Paris\nnow", True) for name in ("ppo-1", "ppo-2")]
         yield (folder / write_evaluation(CONFIG, WINS, verified) / "report.html").as_uri()
 
 

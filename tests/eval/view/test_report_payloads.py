@@ -39,7 +39,7 @@ def evaluated(folder: Path, texts: tuple[str, ...]) -> Path:
         metrics["inputs"]["optimizer"] = {name: name for name in names}
         metrics["code"] = {"commit": names[0]}
         Path("runs/riddles/sft/metrics.json").write_text(json.dumps(metrics))
-        verified = [VerifiedModel(name, "ab" * 32, True, name, True) for name in names]
+        verified = [VerifiedModel(name, "ab" * 32, True, True, name, True) for name in names]
         wins = {f"eval/{name}": number % 8 for number, name in enumerate(arms)}
         path = write_evaluation(text, wins, verified, advised="\n\n".join(texts)[:3000])
     return folder / path
