@@ -7,6 +7,8 @@ PPO: Schulman et al., Proximal Policy Optimization Algorithms (2017).
 InstructGPT: Ouyang et al., Training language models to follow instructions with human feedback (2022).
 DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023).
 KL: Schulman, Approximating KL Divergence (2020).
+RLOO: Ahmadian et al., Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs
+(2024).
 SAC: Christodoulou, Soft Actor-Critic for Discrete Action Settings (2019).
 Retroformer: Yao et al. (2024), section 4.2 and appendix C.
 
@@ -188,7 +190,7 @@ def standardised(rewards_NG: Tensor) -> Tensor:
 
 
 def against_others(rewards_NG: Tensor) -> Tensor:
-    """Return rewards minus the mean of the others of their group (RLOO, eq. 6), (N, G), in units of the reward."""
+    """Return rewards minus the mean of the others of their group (RLOO), (N, G), in units of the reward."""
     counts_N1 = (~rewards_NG.isnan()).sum(dim=1, keepdim=True)
     return centred(rewards_NG) * counts_N1 / (counts_N1 - 1).clamp(min=1)
 
