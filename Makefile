@@ -193,7 +193,7 @@ $(WEBSHOP): webshop-%: runs/shopping-actor/actor
 ratings: $(RATINGS)  ## what do ratings alone teach, with a language model as actor? needs ALFWORLD_DATA
 	$(RUN) -m benchmarks.pooled configs/ratings.yaml runs/ratings $(RATINGS)
 
-wordings: $(WORDINGS)  ## what only ratings can teach: which words the actor obeys; needs ALFWORLD_DATA
+wordings: $(WORDINGS)  ## the same with an actor that follows only some wordings; needs ALFWORLD_DATA
 	$(RUN) -m benchmarks.pooled configs/wordings.yaml runs/wordings $(WORDINGS)
 
 $(RATINGS): RATED = configs/ratings.yaml run=$@
