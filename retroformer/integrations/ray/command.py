@@ -157,6 +157,7 @@ def work(settings: Mapping[str, Any]) -> None:
         "RANK": str(rank),
         "WORLD_SIZE": str(context.get_world_size()),
         "LOCAL_RANK": str(context.get_local_rank() if shares_cards else 0),
+        "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
         "MASTER_ADDR": first[0],
         "MASTER_PORT": str(first[1]),
     }
