@@ -11,8 +11,9 @@ from tests.eval.view.test_pages import read
 
 def test_authors_are_compared_by_length_rating_and_flags(client: TestClient) -> None:
     shown = read(client, "/learning")
-    # Words: 2, 4, 4 and 4; ratings 0, .5 and 0; one of four truncated, copied, repeated, and one with the same steps.
-    assert "collect, sft 4 3.5 +0.167 33% 0% 25% 25% 25% 25%" in shown
+    # Words: 2, 4, 4 and 4; ratings 0, .5 and 0; two of four truncated, one copied, one repeated, one with the same
+    # steps.
+    assert "collect, sft 4 3.5 +0.167 33% 0% 50% 25% 25% 25%" in shown
 
 
 def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient, run_folder: Path) -> None:

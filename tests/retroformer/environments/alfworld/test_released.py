@@ -286,7 +286,7 @@ def test_an_episode_can_be_repeated_exactly() -> None:
 
 
 def test_a_step_before_any_game_is_an_environment_failure() -> None:
-    with pytest.raises(EnvironmentFailure, match="reset the environment"):
+    with pytest.raises(EnvironmentFailure, match="reset comes before the first step"):
         games().environment().step("look")
 
 
