@@ -267,7 +267,7 @@ _NATURAL_ENDS = ("stop", "end_turn", "stop_sequence", "eos", "eos_token", "compl
 _CALLING_ENDS = ("tool_calls", "tool_call", "tool_use", "function_call")
 _FAULTY_END = re.compile("error|fail|abort|cancel")
 _REASONS = ("finish_reason", "stop_reason", "finish_details")
-MOST_TOKENS = 10_000_000
+_MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 _ANSWERS = ("reasoning_content", "reasoning", "thinking_blocks", "tool_calls", "function_call", "refusal", "audio")
 """Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
@@ -320,6 +320,15 @@ def read_response(response: Any, *, is_chunk: bool = False) -> ProviderAnswer:
         finish_reason=None if not reason else "stop" if natural else "length",
         is_error=bool(_FAULTY_END.search(reason)) or any(place.get("error") for place in (answer, choice, message)),
     )
+
+
+def token_counts(usage: Mapping[str, object]) -> tuple[int | None, int | None]:
+    """Return the tokens that a server reports of prompt and completion; None for a number that is not plausible."""
+    prompt, completion = (
+        count if type(count := usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else None
+        for name in ("prompt_tokens", "completion_tokens")
+    )
+    return prompt, completion
 
 
 def first_choice(answer: Any) -> Mapping[str, Any]:

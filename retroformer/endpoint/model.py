@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from retroformer.config.sections.base import WHOLE_DISTRIBUTION, Endpoint
-from retroformer.endpoint.answers import MOST_TOKENS, first_choice, read_response, strip_thinking
+from retroformer.endpoint.answers import first_choice, read_response, strip_thinking, token_counts
 from retroformer.endpoint.retries import ModelAddress, Pace, RetriedRequest
 from retroformer.endpoint.secrets.redaction import redact
 from retroformer.endpoint.secrets.url import SecretUrl
@@ -172,10 +172,9 @@ class LanguageModel:
             raise EndpointFailure(self._sentence(what), usage=usage) from None
 
     def _usage(self, reported: Mapping[str, object], body: dict[str, Any], text: str) -> Usage:
-        counts = [reported.get("prompt_tokens"), reported.get("completion_tokens")]
-        plausible = [count for count in counts if type(count) is int and 0 <= count <= MOST_TOKENS]
-        if len(plausible) == len(counts):
-            return self._price(*plausible)
+        prompt, completion = token_counts(reported)
+        if prompt is not None and completion is not None:
+            return self._price(prompt, completion)
         # Estimate the tokens: a server that reports none must not bypass the budget.
         return self._price(_prompt_tokens(body), _about_tokens(len(text)))
 

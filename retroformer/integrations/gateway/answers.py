@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from retroformer.agents.messages import readable_messages
-from retroformer.endpoint.answers import MOST_TOKENS, ProviderAnswer, join_text, read_response
+from retroformer.endpoint.answers import ProviderAnswer, join_text, read_response, token_counts
 from retroformer.endpoint.compression import Decompressor, UnreadableBody
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, end_to_end_headers
@@ -103,11 +103,8 @@ class RecordedAnswer:
     @property
     def usage(self) -> Usage:
         """The call and its tokens; no tokens if the provider reported none."""
-        prompt, completion = (
-            count if type(count := self._usage.get(name)) is int and 0 <= count <= MOST_TOKENS else 0
-            for name in ("prompt_tokens", "completion_tokens")
-        )
-        return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
+        prompt, completion = token_counts(self._usage)
+        return Usage(calls=1, prompt_tokens=prompt or 0, completion_tokens=completion or 0)
 
     def _read_line(self, line: bytes | bytearray) -> None:
         name, _, value = bytes(line).strip().partition(b":")
