@@ -154,7 +154,7 @@ def largest(fits: Callable[[int], bool]) -> int:
 def estimate(case: PlannedStage) -> Estimate:
     """Estimate the memory of a stage by parts, and its peaks."""
     kind, shape, size = case.kind, case.shape, case.size
-    head = shape.head_parameters * kind.reads_language_head
+    head = shape.head_parameters if kind.reads_language_head else 0
     # bitsandbytes leaves embeddings, norms and heads in the compute dtype.
     weights = shape.matrix_parameters * (NF4 if case.nf4 else size) + size * (head + shape.other_parameters)
     parameters = shape.adapter_parameters(case.train.lora) + kind.trains_head * shape.hidden
@@ -165,7 +165,7 @@ def estimate(case: PlannedStage) -> Estimate:
     # logits in fp32, and the hidden states of all tokens with their gradients.
     words = min(shape.vocabulary, VOCABULARY_CHUNK)
     of_head = 3 * words * min(tokens, TOKEN_CHUNK) + words * shape.hidden * (size < FP32)
-    logits = FP32 * (of_head + 2 * tokens * shape.hidden) * kind.reads_language_head
+    logits = FP32 * (of_head + 2 * tokens * shape.hidden) if kind.reads_language_head else 0
     # Training peaks either at the end of the forward pass, with the logits and with the last norm's input in fp32 and
     # its output; or in the last layer, where the backward pass begins.
     last_norm = tokens * shape.hidden * (FP32 + size)
