@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from retroformer.errors import ConfigError
+from tests.support.runs import ROOT
 from tests.train.world import collect, config_file
 from train.__main__ import main
 
-REPOSITORY = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="stages would train on the GPU of this machine")
 MIB = 1024**2
 
@@ -64,7 +64,7 @@ def test_processes_on_one_machine_share_its_memory(tiny_base: Path, workplace: P
     # As a launcher starts the first of a billion processes.
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(10**9)}
     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "ACCELERATE_USE_CPU": "true"}
-    environment = os.environ | place | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | place | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "train", "sft", str(config)]
     done = subprocess.run(command, cwd=workplace, env=environment, capture_output=True, text=True, timeout=300)
     assert "would take about" in done.stderr, done.stderr

@@ -70,22 +70,26 @@ def test_the_answers_of_the_sandbox_are_counted(tmp_path: Path) -> None:
     assert returns == [2 / 4, 1.0, 0.0, 1 / 4]
 
 
-@needs_rust
-def test_a_test_of_several_lines_counts_once() -> None:
+def rust_answer(tests: str, body: str) -> str:
+    """Return what an attempt at `MAXIMUM` sees after its tests and its program."""
     world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, seed=0)
     world.reset(Task(id=MAXIMUM.id, environment="programming", split="own.jsonl"))
-    world.step("Tests:\nassert_eq!(\n    maximum(vec![4]),\n    4\n);\nassert_eq!(maximum(vec![1, 2]),\n    2);")
-    seen = world.step("    l[0]\n}").observation
+    world.step(f"Tests:\n{tests}")
+    return world.step(body).observation
+
+
+@needs_rust
+def test_a_test_of_several_lines_counts_once() -> None:
+    tests = "assert_eq!(\n    maximum(vec![4]),\n    4\n);\nassert_eq!(maximum(vec![1, 2]),\n    2);"
+    seen = rust_answer(tests, "    l[0]\n}")
     assert seen.startswith("Tests passed:\nassert_eq!( maximum(vec![4]), 4 );\nTests failed:\n")
     assert share_of_tests(attempt(seen)) == pytest.approx(1 / 3)
 
 
 @needs_rust
 def test_the_compiler_s_messages_stand_below_the_tests_and_are_not_counted() -> None:
-    world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, seed=0)
-    world.reset(Task(id=MAXIMUM.id, environment="programming", split="own.jsonl"))
-    world.step("Tests:\nassert_eq!(maximum(vec![4]), 4);\nassert_eq!(maximum(vec![1, 2]), 2);")
-    seen = world.step("    let first: isize = l.first();\n    first\n}").observation
+    tests = "assert_eq!(maximum(vec![4]), 4);\nassert_eq!(maximum(vec![1, 2]), 2);"
+    seen = rust_answer(tests, "    let first: isize = l.first();\n    first\n}")
     assert "\nThe compiler's messages:\nerror[E0308]: mismatched types\n --> solution.rs:3:24\n" in seen
     assert own_results(seen) == {"Tests failed:": 2}
     assert own_tests_passed(seen) is False
