@@ -36,7 +36,7 @@ from retroformer.config.sections.base import Endpoint
 from retroformer.endpoint.secrets.url import SecretUrl
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.files.bounded import first_fault
-from retroformer.method.records import Key
+from retroformer.method.records import Key, Outcome
 from retroformer.run.adapter_names import REFLECTOR
 from retroformer.run.adapters import finished_advisers
 from retroformer.run.arm_names import COLLECT
@@ -208,7 +208,7 @@ class Reflector(AbstractContextManager["Reflector"]):
 
         Raises:
             ValueError: the attempt has another form, or the score is out of bounds.
-            EndpointFailure: the reflector did not answer.
+            InfrastructureFailure: the attempt is too long to store, or the reflector did not answer.
             StoreError: the store failed.
         """
         rated = parse_score(score)
@@ -234,6 +234,7 @@ class Reflector(AbstractContextManager["Reflector"]):
         Raises:
             MissingInput: there is no such story.
             ValueError: the attempt has another form, the score is out of bounds, or the story has another outcome.
+            InfrastructureFailure: the attempt is too long to store.
             StoreError: the store failed.
         """
         result = _result_with_score(attempt, parse_score(score))
@@ -246,7 +247,10 @@ class Reflector(AbstractContextManager["Reflector"]):
                         f"There is no story {run!r} in this store: give the `run` that `advise` returned."
                     )
                 story = OpenTask(first.task, first.opening, trial=1)
-                if await connection.recorder.keep(story, result) != as_trajectory(story.task, story.opening, result):
+                kept = await connection.recorder.keep(story, result)
+                if kept.outcome is Outcome.INVALID:
+                    raise InfrastructureFailure(kept.cause)
+                if kept != as_trajectory(story.task, story.opening, result):
                     raise ValueError(f"the story {run!r} already has a different outcome, and a story has only one")
 
             connection.background.start(work()).result()

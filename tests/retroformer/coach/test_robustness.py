@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage
 
 import retroformer as rf
 from eval.play.preflight import refuse_trained_tasks
-from retroformer.errors import ConfigError, EndpointFailure, MissingInput, StoreError
+from retroformer.errors import ConfigError, EndpointFailure, InfrastructureFailure, MissingInput, StoreError
 from retroformer.method.records import Outcome, Task
 from retroformer.run.provenance import Provenance, ServedModel
 from retroformer.run.store import Store
@@ -90,6 +90,11 @@ def test_an_attempt_that_is_too_long_to_store_gets_no_advice(
     assert agent("Open 1") == long
     assert "is not retried: A fact of 65 MiB is too long" in caplog.text
     assert facts(url) == ({}, [], ["A fact of 65 MiB is too long: at most 64 MiB."])
+    advice = coach.advise("Open 1", "0 fails; the note says 1")
+    with pytest.raises(InfrastructureFailure, match="A fact of 65 MiB is too long: at most 64 MiB"):
+        coach.outcome(advice.run, 1.0, long)
+    coach.outcome(advice.run, 1.0, "1 opens it")
+    assert facts(url)[1] == [1.0]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
