@@ -39,9 +39,14 @@ def finished_advisers(experiment: Experiment) -> list[str]:
 
 def newest_folder(experiment: Experiment, stage: str) -> Path:
     """Return the folder of a stage in this round, or in the last round before it in which the stage was begun."""
-    numbers = range(experiment.round, 0, -1)
-    folders = [experiment.model_copy(update={"round": number}).stage_folder(stage) for number in numbers]
+    folders = round_folders(experiment, stage)
     return next((folder for folder in folders if folder.exists()), folders[0])
+
+
+def round_folders(experiment: Experiment, stage: str) -> list[Path]:
+    """Return the folders of a stage in this round and in those before it, the newest first."""
+    numbers = range(experiment.round, 0, -1)
+    return [experiment.model_copy(update={"round": number}).stage_folder(stage) for number in numbers]
 
 
 def best_of_names(experiment: Experiment) -> list[str]:

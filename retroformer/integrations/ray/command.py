@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -24,15 +24,18 @@ from retroformer.config.command_line import ConfigFile, Overrides, example, make
 from retroformer.config.imports import stage_package
 from retroformer.errors import STOPPED_STATUS, ServiceError
 
+if TYPE_CHECKING:
+    from retroformer.config.experiment import Experiment
+
 ClusterStage = Literal["warm", "sft", "reward", "dpo", "ppo", "grpo", "actor"]
 EARLIER_STAGES: Mapping[ClusterStage, tuple[ClusterStage, ...]] = {
     "sft": ("warm",),
-    "reward": ("warm", "sft"),
-    "dpo": ("sft",),
-    "ppo": ("sft", "reward"),
-    "grpo": ("sft", "reward"),
+    "reward": ("warm", "sft", "reward"),
+    "dpo": ("sft", "dpo"),
+    "ppo": ("sft", "reward", "ppo"),
+    "grpo": ("sft", "reward", "grpo"),
 }
-"""Stage -> the stages whose adapters it may read."""
+"""Stage -> the stages whose newest adapters it may read; its own are those of earlier rounds."""
 _MOST_RESTARTS = 10
 
 app = make_app()
@@ -74,15 +77,15 @@ class Job(NamedTuple):
     overrides: tuple[str, ...]
     exchange: str | None
 
-    def stage_folder(self, stage: str) -> Path:
-        """Return the folder of a stage's adapter in the config's round."""
+    @property
+    def experiment(self) -> "Experiment":
+        """The config; its first domain, if it has several."""
         from retroformer.config.file import load_domains
 
-        return load_domains(Path(self.config), self.overrides)[0].stage_folder(stage)
+        return load_domains(Path(self.config), self.overrides)[0]
 
-    def address(self, stage: str) -> str:
-        """Return where the adapter of a stage lies in the exchange."""
-        folder = self.stage_folder(stage)
+    def address(self, folder: Path) -> str:
+        """Return where the adapter of a stage's folder lies in the exchange."""
         return f"{str(self.exchange).rstrip('/')}/{folder.parent.name}/{folder.name}"
 
 
@@ -150,7 +153,7 @@ def work(settings: Mapping[str, Any]) -> None:
         os.chdir(job.folder)
     first = broadcast_from_rank_zero(_own_address() if rank == 0 else None)
     if job.exchange and context.get_local_rank() == 0:
-        _pull_missing(job)
+        pull_missing(job)
     broadcast_from_rank_zero(None)  # Nobody starts before all nodes have the adapters.
     shares_cards = "," in os.environ.get("CUDA_VISIBLE_DEVICES", "")
     place = {
@@ -167,7 +170,8 @@ def work(settings: Mapping[str, Any]) -> None:
         how = "stopped by SIGTERM" if status == STOPPED_STATUS else f"killed by signal {-status}"
         raise RuntimeError(f"process {rank} of {job.stage} was {how}")
     if job.exchange and rank == 0 and not status:
-        status = _share("push", job.config, job.address(job.stage), *job.overrides, "--stage", job.stage)
+        address = job.address(job.experiment.stage_folder(job.stage))
+        status = _share("push", job.config, address, *job.overrides, "--stage", job.stage)
     _ray().get(settings["statuses"].note.remote(rank, status))
 
 
@@ -183,13 +187,19 @@ def _own_address() -> tuple[str, int]:
         return str(_ray().util.get_node_ip_address()), int(probe.getsockname()[1])
 
 
-def _pull_missing(job: Job) -> None:
-    """Pull the adapters of earlier stages that this node lacks and the exchange has. Raises RuntimeError."""
+def pull_missing(job: Job) -> None:
+    """Pull the newest adapters that the stage may read, if this node lacks them. Raises RuntimeError."""
+    from retroformer.run.adapters import round_folders
+
+    experiment = job.experiment
     for stage in EARLIER_STAGES.get(job.stage, ()):
-        folder = job.stage_folder(stage)
-        # Whether the stage needs what was not pushed is for the stage to say.
-        if not folder.is_dir() and _share("pull", job.address(stage), str(folder), "--if-pushed"):
-            raise RuntimeError(f"the adapter of {stage} could not be pulled from {job.address(stage)}")
+        folders = round_folders(experiment, stage)
+        for folder in folders[1:] if stage == job.stage else folders:
+            # Whether the stage needs what was not pushed is for the stage to say.
+            if not folder.is_dir() and _share("pull", job.address(folder), str(folder), "--if-pushed"):
+                raise RuntimeError(f"the adapter of {stage} could not be pulled from {job.address(folder)}")
+            if folder.is_dir():
+                break
 
 
 def _share(*words: str) -> int:
