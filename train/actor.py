@@ -44,6 +44,7 @@ def scripted_play(experiment: Experiment, count: int) -> list[Demonstration]:
     """Play `count` games of the environment's split.
 
     Raises:
+        ConfigError: train.actor.obeys has no effect in this environment.
         MissingInput: the environment's data are missing.
     """
     section = experiment.environment

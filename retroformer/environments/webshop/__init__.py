@@ -15,7 +15,7 @@ from retroformer.environments.webshop.actors import PurchaseOracleArm, RequestRu
 from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webshop, WebshopEnvironment
 from retroformer.environments.webshop.goals import Goals
 from retroformer.environments.webshop.shop import Shop
-from retroformer.errors import MissingInput, UnknownTask
+from retroformer.errors import ConfigError, MissingInput, UnknownTask
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Task
 from retroformer.run.provenance import files_sha256
@@ -41,6 +41,8 @@ def _mixed_lessons(parts: LessonParts) -> WrittenReflector:
 
 
 def _demonstrations(section: Webshop, count: int, actions: int, seed: int, obeyed: Wording) -> Iterator[Demonstration]:
+    if obeyed != "either":
+        raise ConfigError("The scripted shopper obeys advice in any words: leave train.actor.obeys out.")
     goals = WebshopTaskset(section)
     played = scripted_play.demonstrations
     return played(goals.environment(), goals.tasks(), goals.walkthrough, count, actions, seed)

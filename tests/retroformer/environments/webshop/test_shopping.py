@@ -21,7 +21,7 @@ from retroformer.environments.webshop.scripted_play import (
     read_request,
     rule_advice,
 )
-from retroformer.errors import MissingInput
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.method.protocols import Scene
 from retroformer.method.records import Memory, Step, Task, Usage
 from tests.support.data import needs_data
@@ -154,7 +154,7 @@ def test_demonstrations_are_what_the_actor_is_prompted_with(real_shop: WebshopTa
     assert isinstance(section, Webshop)
     played = extras(section).demonstrations
     assert played is not None
-    demonstrations = list(played(section, 40, 20, 0, "demonstrated"))
+    demonstrations = list(played(section, 40, 20, 0, "either"))
     assert {each.kind for each in demonstrations} == {"none", "oracle", "mixed", "rule", "other"}
     assert max(len(each.text) for each in demonstrations) < 1500
     for each in demonstrations:
@@ -165,9 +165,11 @@ def test_demonstrations_are_what_the_actor_is_prompted_with(real_shop: WebshopTa
         assert each.text.count("\n> ") == own.count("\n")
 
 
-def test_demonstrations_of_a_single_goal_are_refused(shop: WebshopTaskset, tmp_path: Path) -> None:
+def test_demonstrations_that_cannot_be_played_are_refused(shop: WebshopTaskset, tmp_path: Path) -> None:
     section = Webshop(data=tmp_path / "data", split="all", goals="human")
     played = extras(section).demonstrations
     assert played is not None
     with pytest.raises(MissingInput, match="Split 'all' has a single goal, and demonstrations need two"):
-        next(played(section, 1, 20, 0, "demonstrated"))
+        next(played(section, 1, 20, 0, "either"))
+    with pytest.raises(ConfigError, match="obeys advice in any words: leave train.actor.obeys out"):
+        played(section, 1, 20, 0, "unseen")
